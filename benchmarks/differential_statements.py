@@ -44,7 +44,16 @@ def make_statement(rng: Random) -> Statement:
         _wrong,
         _rows_compared,
     )
-    changes = (_insert, _insert_select, _update, _update, _update_join, _delete, _delete_join, _keys)
+    changes = (
+        _insert,
+        _insert_select,
+        _update,
+        _update,
+        _update_join,
+        _delete,
+        _delete_join,
+        _keys,
+    )
     return rng.choice((*makers, *more, *changes))(rng)
 
 
@@ -225,7 +234,9 @@ def _rows_compared(rng: Random) -> Statement:
     else:
         rows = "(1, 2), (3, 4), (NULL, 1)" if first == "qty" else "('apple', 3), ('KIWI', 7)"
     query = f"SELECT {first}, MAX({second}) FROM {ORDERS} GROUP BY {first}"
-    others = rng.choice((rows, query, query, f"SELECT {first}, {second} FROM {ORDERS} WHERE id < 4"))
+    others = rng.choice(
+        (rows, query, query, f"SELECT {first}, {second} FROM {ORDERS} WHERE id < 4")
+    )
     negation = rng.choice(("", "", "NOT "))
     condition = f"({first}, {second}) {negation}IN ({others})"
     return Statement(f"SELECT id, {e.text(1)} FROM {ORDERS} WHERE {condition}")

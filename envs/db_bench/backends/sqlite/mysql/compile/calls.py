@@ -4,7 +4,10 @@ import re
 from collections.abc import Callable
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import modulo
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
+    cast_to_temporal,
+    modulo,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     STRICT,
@@ -14,9 +17,9 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
+    kept,
     rounded,
     to_number,
-    to_temporal,
     to_text,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
@@ -62,7 +65,7 @@ def _rounded(values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
     places = _whole_number(values[1]) if len(values) > 1 else 0
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE) and values[0].type.kind is not Kind.TEXT:
+    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
         kind = SqlType(kind.kind, min(max(places, 0), types.MAX_SCALE))
     is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
     return Fragment(f"my_round({value.sql}, {places}, {is_decimal})", kind)
@@ -77,7 +80,8 @@ def _whole_number(value: Fragment) -> int:
 def _whole(function: str, values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
     is_double = value.type.kind in types.FLOATS
-    return Fragment(f"{function}({value.sql})", types.DOUBLE if is_double else types.INTEGER)
+    kind = SqlType(Kind.DOUBLE) if is_double else types.INTEGER
+    return Fragment(f"{function}({value.sql})", kind)
 
 
 def _truncated(values: list[Fragment]) -> Fragment:
@@ -107,7 +111,9 @@ def _field(values: list[Fragment]) -> Fragment:
 
 
 def _extreme(function: str, values: list[Fragment]) -> Fragment:
-    kinds = {value.type.kind for value in values} - {Kind.NULL}
+    kinds = {value.type.kind for value in values}
+    if Kind.NULL in kinds:
+        return Fragment("NULL", types.NULL)
     if not kinds <= types.NUMBERS and len(kinds) > 1:
         raise Mistake.NOT_SUPPORTED("GREATEST and LEAST of several types")
     kind = types.merge_types(value.type for value in values)
@@ -138,7 +144,7 @@ def _parsed_date(values: list[Fragment]) -> Fragment:
 def _date(values: list[Fragment]) -> Fragment:
     if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
         raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
-    return Fragment(to_temporal(values[0]._replace(literal=None), Kind.DATE).sql, types.DATE)
+    return cast_to_temporal(values[0], Kind.DATE)
 
 
 _SIGNATURES = {
@@ -303,7 +309,7 @@ def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fra
     value = compile_expression(node.arguments[0], scope)
     distinct = "DISTINCT " if node.is_distinct else ""
     if over or distinct or scope.is_grouped:
-        value = rounded(value)
+        value = kept(value)
     if name == "COUNT":
         return Fragment(f"count({distinct}{collated(value)}){over}", types.INTEGER)
     if name in ("MIN", "MAX"):
@@ -315,16 +321,16 @@ def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     """COUNT(DISTINCT a, b)."""
     if name != "COUNT" or not node.is_distinct:
         raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
-    values = ", ".join(rounded(compile_expression(v, scope)).sql for v in node.arguments)
+    values = ", ".join(kept(compile_expression(v, scope)).sql for v in node.arguments)
     return Fragment(f"count(DISTINCT my_row_key({values}))", types.INTEGER)
 
 
 def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
-    value = rounded(compile_expression(node.arguments[0], scope))
+    value = kept(compile_expression(node.arguments[0], scope))
     separator = compile_expression(node.arguments[1], scope).sql
     terms = []
     for term, is_descending in node.order:
-        key = rounded(compile_expression(term, scope))
+        key = kept(compile_expression(term, scope))
         if key.literal is not None or (node.is_distinct and key.sql != value.sql):
             raise Mistake.NOT_SUPPORTED("GROUP_CONCAT in this order")
         terms += [key.sql, str(int(is_descending))]
@@ -338,9 +344,9 @@ def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
         raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
     number = to_number(value)
     if number.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.NULL):
-        scale = number.type.scale and number.type.scale + types.DIVISION_SCALE * (name == "AVG")
-        double = SqlType(Kind.DOUBLE, scale)
-        return Fragment(f"{name.lower()}({distinct}{number.sql}){over}", double)
+        scale = number.type.scale + types.DIVISION_SCALE * (name == "AVG")
+        total = f"{name.lower()}({distinct}{number.sql}){over}"
+        return Fragment(total, types.calculated_double(scale))
     kind = SqlType(Kind.DECIMAL, number.type.scale, is_exact=number.type.is_exact)
     total = f"sum({distinct}{number.sql}){over}"
     if kind.is_exact and kind.scale:  # floats add up to nearly the decimal
@@ -400,7 +406,7 @@ def order_value(value: Fragment) -> str:
 
     A literal orders nothing; SQLite would read a number in its place as a position.
     """
-    return collated(rounded(value)) if value.literal is None else "NULL"
+    return collated(kept(value)) if value.literal is None else "NULL"
 
 
 def direction(is_descending: bool) -> str:

@@ -25,7 +25,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
-    rounded,
+    kept,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
@@ -118,7 +118,7 @@ def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
         value = Fragment(quote_name(own.name), own.type, own.is_collated)
         if own.type.kind is Kind.DECIMAL and not own.type.is_exact:
             value = value._replace(type=replace(own.type, scale=column.type.scale))
-        values.append(convert(rounded(value), column.type))
+        values.append(convert(kept(value), column.type))
     listed = (
         f"{collated(value)} AS {quote_name(column.name)}"
         for value, column in zip(values, columns, strict=True)
@@ -289,6 +289,10 @@ def _in_list(left: list[Fragment], rows: list[list[Fragment]], operator: str) ->
             raise Mistake.OPERAND(len(left))
     if len(left) == 1:
         return is_in(left[0], [value for (value,) in rows], operator)
+    for value, *others in zip(left, *rows, strict=True):
+        kinds = {other.type.kind for other in others} - {Kind.NULL}
+        if value.type.kind is Kind.TEXT and kinds & types.NUMBERS and kinds - types.NUMBERS:
+            raise Mistake.NOT_SUPPORTED("a text in a list of rows with numbers and texts")
     if len(rows) > MAX_ROWS or sum(len(value.sql) for value in left) * len(rows) > MAX_CHARS:
         raise Mistake.STACK()
     tests = " OR ".join(_compare_rows(left, "=", row) for row in rows)

@@ -13,7 +13,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     collated,
     compile_condition,
     compile_expression,
-    rounded,
+    kept,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
@@ -51,7 +51,8 @@ def compile_select(
         where, having = [*where, *having], []
     is_aggregated = bool(group or scope.num_aggregates)
     if node.is_distinct or (scope.is_derived and (is_aggregated or having or tail.limit)):
-        projections = [(name, _kept(value)) for name, value in projections]
+        # A table is made of these; a plain derived one MySQL merges into the query around.
+        projections = [(name, kept(value)) for name, value in projections]
     parts = [
         "SELECT " + ("DISTINCT " if node.is_distinct else ""),
         ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
@@ -77,18 +78,8 @@ def _output(name: str, value: Fragment, is_derived: bool) -> str:
     return f"{collated(value)} AS {quote_name(name)}" if is_derived else collated(value)
 
 
-def _kept(value: Fragment) -> Fragment:
-    """Returns a value as a table holds it: with its type's digits.
-
-    Only a derived table that is really made is one; others MySQL merges into their query.
-    """
-    if value.type.kind is Kind.DOUBLE and value.type.scale:
-        return value._replace(sql=f"round({value.sql}, {value.type.scale})")
-    return rounded(value)
-
-
 def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
-    scope.begin("group statement", aggregates=True)
+    scope.begin("group statement")
     scope.is_grouped = bool(node.group)
     terms = []
     for term in node.group:
@@ -99,19 +90,27 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
             and not scope.has_column(term.name)
         ):
             expression = scope.aliases.get(term.name.lower(), term)
+        scope.aggregates_allowed = expression is not term
         terms.append(compile_expression(expression, scope))
         if scope.num_aggregates:
-            name = term.name if isinstance(term, nodes.ColumnName) else "an aggregate"
-            raise Mistake.WRONG_GROUP_FIELD(name)
+            names = [item.name for item in node.items if item.value is expression]
+            raise Mistake.WRONG_GROUP_FIELD(names[0])
+        if isinstance(expression, nodes.ColumnName):
+            scope.group_names.add(expression.name.lower())
     scope.group_sql = {term.sql for term in terms}
     return [order_value(term) for term in terms]
 
 
 def _position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
     """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
+    if isinstance(term, nodes.Operator) and term.operator == "NEGATIVE":
+        if isinstance(term.operands[0], nodes.Constant):  # MariaDB reads a position
+            raise Mistake.NOT_SUPPORTED(f"a negative number in the {clause}")
+        return None
     if not isinstance(term, nodes.Constant):
         return None
-    if term.kind == "boolean":  # MariaDB reads TRUE as 1, a position
+    if term.kind == "boolean" or (len(term.text) > 18 and term.text.isdigit()):
+        # MariaDB reads TRUE as 1, a position; a number beyond 64 bits is none.
         raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
     if term.kind != "number" or not term.text.isdigit():
         return None
@@ -167,7 +166,11 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
     if node.having is None:
         return []
     scope.begin("having clause", aggregates=True)
-    scope.select_list = {name.lower(): value for name, value in reversed(projections)}
+    scope.select_list = {
+        name.lower(): value
+        for name, value in reversed(projections)
+        if name.lower() not in scope.group_names
+    }
     condition = compile_condition(node.having, scope)
     shown = {
         value.sql
@@ -187,7 +190,7 @@ def _compile_order(
     aliased = {
         name.lower(): value
         for name, value in reversed(projections)
-        if name.lower() in scope.aliases
+        if name.lower() in scope.aliases and not scope.has_column(name)
     }
     terms = []
     for number, (term, is_descending) in enumerate(tail.order, start=1):
@@ -231,8 +234,8 @@ def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     if position is None:
         return None
     value = projections[position][1]
-    if rounded(value) != value:
-        return rounded(value).sql
+    if kept(value) != value:
+        return kept(value).sql
     is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
     return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
 

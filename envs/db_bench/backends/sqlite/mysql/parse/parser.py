@@ -708,7 +708,8 @@ class _Parser:
     def _separator(self) -> nodes.Constant:
         if not self._accept("SEPARATOR"):
             return nodes.Constant(",", "text")
-        return self._constant() if self.token.kind == "text" else self.fail()
+        text = self._advance().text if self.token.kind == "text" else self.fail()
+        return nodes.Constant(text, "text")
 
     def _window(self) -> nodes.Window:
         partition: tuple[Expression, ...] = ()

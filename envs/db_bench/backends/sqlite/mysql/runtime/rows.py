@@ -9,6 +9,7 @@ from functools import lru_cache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     MAX_EXACT_DIGITS,
+    UNFIXED,
     Kind,
     Row,
     SqlType,
@@ -68,6 +69,11 @@ def _to_double(value: SQLiteValue) -> Value:
     return value + 0.0 if isinstance(value, int | float) else value  # no negative zero
 
 
+def _to_fixed_double(value: SQLiteValue, scale: int) -> Value:
+    number = _to_double(value)
+    return round(number, scale) + 0.0 if isinstance(number, float) else number
+
+
 def _to_text(value: SQLiteValue) -> Value:
     return str(value) if isinstance(value, int | float) else value
 
@@ -103,9 +109,11 @@ _CONVERTERS: dict[Kind, Callable[[SQLiteValue], Value]] = {
 
 @lru_cache(maxsize=256)
 def _converter(kind: SqlType) -> Callable[[SQLiteValue], Value] | None:
+    scale = kind.scale
+    if kind.kind is Kind.DOUBLE and scale < UNFIXED:
+        return lambda value: _to_fixed_double(value, scale)
     if kind.kind is not Kind.DECIMAL:
         return _CONVERTERS.get(kind.kind)
-    scale = kind.scale
 
     def convert(value: SQLiteValue) -> Value:
         if not isinstance(value, int | float):
