@@ -1,7 +1,7 @@
 """Column and expression types, and the schema that statements are translated against."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -22,6 +22,9 @@ _MAX_NAME_CHARS = 64
 Value: TypeAlias = int | float | str | bytes | Decimal | date | datetime | timedelta | None
 """What mysql-connector returns for a value."""
 Row: TypeAlias = tuple[Value, ...]
+SQLiteValue: TypeAlias = int | float | str | bytes | None
+Function: TypeAlias = Callable[..., SQLiteValue]
+"""A function that SQLite calls."""
 
 
 class Kind(StrEnum):

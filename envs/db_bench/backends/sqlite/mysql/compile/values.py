@@ -16,9 +16,8 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operator
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize, parse_datetime
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import NUMBER
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import stored_value
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SQLiteValue, SqlType
 
 Handler: TypeAlias = Callable[[Any, Scope], Fragment]
 MAX_CHARS = 256 * 1024

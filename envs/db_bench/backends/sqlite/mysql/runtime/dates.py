@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function, SQLiteValue
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, Kind, SQLiteValue
 
 _PARTS = re.compile(
     r"\s*(\d{2,4})[^\d\s](\d{1,2})[^\d\s](\d{1,2})"
