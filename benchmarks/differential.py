@@ -3,10 +3,11 @@
     python benchmarks/differential.py --database mysql://root@127.0.0.1:3306 --show differing.txt
 
 Plays random statements on both and prints one JSON line with the share of equal results. Rows are
-compared as they print (floats to 12 digits), in order where the statement orders them; after a
-change all tables' contents; errors by their number. With `--mutated` each statement is changed at
-random. Counted are: equal results (of these, the rows), statements that SQLite alone refuses as not
-supported or as no MySQL, other errors against rows or other errors, and different rows.
+compared as they print (floats to 12 digits, and whether they have more), in order where the
+statement orders them; after a change all tables' contents; errors by their number. With `--mutated`
+each statement is changed at random. Counted are: equal results (of these, the rows), statements
+that SQLite alone refuses as not supported or as no MySQL, other errors against rows or other
+errors, and different rows.
 """
 
 import argparse
@@ -95,19 +96,26 @@ def describe(statement: Statement, tables: tuple[Table, ...], session: DatabaseS
     result: StatementResult = session.execute(statement.sql)
     if result.error is not None:
         return f"error {result.error.split()[0]}"
+    rows = _print_rows(result.rows, statement.is_ordered)
     if not statement.is_write:
-        return _print_rows(result.rows, statement.is_ordered)
+        return rows
     contents = [session.read_table(table.name) for table in tables]
-    return "\n".join(
+    printed = (
         "gone" if table is None else _print_rows(table.rows, is_ordered=False) for table in contents
     )
+    return "\n".join((rows, *printed))
 
 
 def _print_rows(rows: tuple[Row, ...], is_ordered: bool) -> str:
     printed = [
-        str(tuple(float(f"{v:.12g}") if isinstance(v, float) else v for v in row)) for row in rows
+        str(tuple(_print_double(v) if isinstance(v, float) else v for v in row)) for row in rows
     ]
     return "\n".join(printed if is_ordered else sorted(printed))
+
+
+def _print_double(value: float) -> str:
+    """Returns a float to 12 digits, and whether it has more: 3.3000000000000003 is not 3.3."""
+    return f"{value:.12g}{'…' if len(repr(value)) > len('-0.0123456789012') else ''}"
 
 
 def main() -> None:

@@ -43,6 +43,22 @@ GROUP_CONCAT({}); CONV({},10,2); STR_TO_DATE({},'%Y'); ({} IS NULL); ({} IN ({},
 ({} BETWEEN {} AND {}); (NOT {}); (-{}); ({} LIKE {}); ({} = {}); ({} + {}); ({} - {});
 ({} * {}); ({} / {}); ({} DIV {}); ({} % {}); ({} AND {}); ({} OR {});
 COUNT(*) OVER (ORDER BY id); SUM({}) OVER (PARTITION BY qty); RANK() OVER (ORDER BY {}));
+({}, {}) = ({}, {}); ({}, {}) IN (({}, {}), ({}, {})); ({}, {}) <> ({}, {});
+DATE_ADD({}, INTERVAL {} DAY); DATE_SUB({}, INTERVAL 2 MONTH); {} + INTERVAL 1 YEAR;
+{} - INTERVAL {} HOUR; INTERVAL 3 WEEK + {}; ADDDATE({}, INTERVAL {} QUARTER);
+DATE_FORMAT({},'%d.%m.%y %H:%i'); DATE_FORMAT({},'%M %D, %W'); DATE_FORMAT({},'%b %e %j %p');
+DATE_FORMAT({},{}); STR_TO_DATE({},'%Y-%m-%d'); TIMESTAMPDIFF(MONTH,{},{}); SECOND({});
+TIMESTAMPDIFF(HOUR,{},{}); MINUTE({}); MONTHNAME({}); DAYOFWEEK({}); DAYOFYEAR({});
+EXTRACT(YEAR FROM {}); EXTRACT(MONTH FROM {}); CAST({} AS DATETIME); CAST({} AS UNSIGNED);
+GROUP_CONCAT({} ORDER BY id); GROUP_CONCAT({} ORDER BY {} DESC, id SEPARATOR ' / ');
+GROUP_CONCAT(DISTINCT {} ORDER BY {}); GROUP_CONCAT({}, '-', {} ORDER BY id);
+COUNT(DISTINCT {}, {}); MIN({}) OVER (PARTITION BY {}); AVG({}) OVER (ORDER BY id);
+DENSE_RANK() OVER (ORDER BY {}); LEAD({}) OVER (ORDER BY id); LAG({}, 2) OVER (ORDER BY id);
+TRIM(LEADING {} FROM {}); TRIM(BOTH 'a' FROM {}); CONCAT_WS({},{},{}); RPAD({},{},{});
+SUBSTRING_INDEX({},{},{}); POSITION({} IN {}); ASCII({}); LTRIM({}); RTRIM({});
+CASE WHEN {} THEN {} ELSE {} END; CASE {} WHEN {} THEN {} WHEN {} THEN {} END;
+({} NOT IN ({},{},{})); ({} NOT LIKE {}); ({} REGEXP '^[a-c]'); ({} <=> {}); ({} < {});
+ANY_VALUE({}); SUM(DISTINCT {}); (SELECT MAX({}) FROM people_t); MOD({},3); {} IS NOT NULL;
 )\n\n
 """.replace("\n", " ").split(";")
 _MAX_CHANGES = 3

@@ -42,8 +42,18 @@ def make_statement(rng: Random) -> Statement:
         _union,
         _window,
         _wrong,
+        _rows_compared,
     )
-    changes = (_insert, _insert_select, _update, _update, _update_join, _delete, _delete_join)
+    changes = (
+        _insert,
+        _insert_select,
+        _update,
+        _update,
+        _update_join,
+        _delete,
+        _delete_join,
+        _keys,
+    )
     return rng.choice((*makers, *more, *changes))(rng)
 
 
@@ -216,12 +226,58 @@ def _update(rng: Random) -> Statement:
     return Statement(f"UPDATE {ORDERS} SET {change} WHERE {e.condition(1)}{tail}", is_write=True)
 
 
+def _rows_compared(rng: Random) -> Statement:
+    e = Expressions(rng)
+    first, second = rng.choice((("qty", "person_id"), ("name", "qty"), ("made_on", "id")))
+    if first == "made_on":
+        rows = "('2023-02-28', 1), ('2022-01-31', 2)"
+    else:
+        rows = "(1, 2), (3, 4), (NULL, 1)" if first == "qty" else "('apple', 3), ('KIWI', 7)"
+    query = f"SELECT {first}, MAX({second}) FROM {ORDERS} GROUP BY {first}"
+    others = rng.choice(
+        (rows, query, query, f"SELECT {first}, {second} FROM {ORDERS} WHERE id < 4")
+    )
+    negation = rng.choice(("", "", "NOT "))
+    condition = f"({first}, {second}) {negation}IN ({others})"
+    return Statement(f"SELECT id, {e.text(1)} FROM {ORDERS} WHERE {condition}")
+
+
+def _keys(rng: Random) -> Statement:
+    keys = rng.choice(
+        (
+            "id INT PRIMARY KEY, name VARCHAR(20) UNIQUE, qty INT NOT NULL DEFAULT 3",
+            "id INT, name VARCHAR(20) NOT NULL DEFAULT 'x', qty INT, PRIMARY KEY (id, name)",
+            "id INT NOT NULL UNIQUE, name VARCHAR(20), qty INT, UNIQUE KEY both_k (name, qty)",
+        )
+    )
+    rows = ", ".join(
+        f"({rng.choice((1, 2, 3, 3, 4, 5, 'NULL'))}, '{rng.choice(('Pen', 'pen', 'Cup', 'cüp'))}')"
+        for _ in range(rng.randint(1, 3))
+    )
+    change = rng.choice(
+        (
+            "INSERT INTO keyed (id) VALUES (9)",
+            "INSERT INTO keyed (name, id) VALUES ('Pen ', 7)",
+            "INSERT INTO keyed VALUES (8, NULL, NULL)",
+            f"INSERT INTO keyed (id, name) SELECT id, name FROM {ORDERS}",
+            "DELETE FROM keyed WHERE id > 2",
+            f"UPDATE keyed k JOIN {PEOPLE} p ON k.id = p.pid SET k.qty = p.age",
+        )
+    )
+    sql = f"CREATE TABLE keyed ({keys}); INSERT INTO keyed (id, name) VALUES {rows}; {change}"
+    return Statement(f"{sql}; SELECT * FROM keyed", is_write=True)
+
+
 def _update_join(rng: Random) -> Statement:
     e = Expressions(rng, "o.")
     change = rng.choice(
         ("o.qty = p.age", "o.name = p.pname", "o.note = 'joined', o.qty = o.qty * 2")
     )
-    sql = f"UPDATE {ORDERS} o JOIN {PEOPLE} p ON o.person_id = p.pid SET {change}"
+    join = rng.choice(("JOIN", "JOIN", "LEFT JOIN", "INNER JOIN"))
+    sql = f"UPDATE {ORDERS} o {join} {PEOPLE} p ON o.person_id = p.pid SET {change}"
+    if rng.random() < 0.2:
+        sql = f"UPDATE {ORDERS} o, {PEOPLE} p SET {change}"
+        return Statement(f"{sql} WHERE o.person_id = p.pid AND {e.condition(0)}", is_write=True)
     return Statement(f"{sql} WHERE {e.condition(0)}", is_write=True)
 
 

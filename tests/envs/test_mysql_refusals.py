@@ -52,6 +52,18 @@ def test_no_function_of_mysql_is_said_to_be_missing(mysql):
         ("SELECT ISNULL(NULL), ISNULL(5)", [(1, 0)]),
         ("SELECT id FROM staff ORDER BY id LIMIT 1 OFFSET 2", [(3,)]),
         ("SELECT age IS NOT TRUE FROM staff WHERE id = 4", [(1,)]),
+        (
+            "SELECT ROUND(1.1e0, 1) * 3, ROUND(1.1e0, 1) / 3, FLOOR(7e0) / 3",
+            [(3.3, 0.36667, 2.3333)],
+        ),
+        ("SELECT AVG(ROUND(1.1e0, 1)) FROM staff WHERE ROUND(1.1e0, 1) / 3 = 0.36667", [(1.1,)]),
+        ("SELECT 1.1e0 * 3", [(3.3000000000000003,)]),
+        ("SELECT -id AS age FROM staff WHERE age < 40 ORDER BY age + 0", [(-2,), (-1,), (-5,)]),
+        (
+            "SELECT MAX(id) AS age FROM staff GROUP BY age HAVING age > 29 ORDER BY 1",
+            [(1,), (3,), (5,)],
+        ),
+        ("UPDATE staff SET age = hired WHERE id = 1; SELECT MAX(age) FROM staff", [(20200115,)]),
     ],
 )
 def test_what_was_wrong_once_is_right(mysql, sql, rows):
@@ -69,6 +81,16 @@ def test_what_was_wrong_once_is_right(mysql, sql, rows):
         ("INSERT INTO team (label) VALUES (1), (2, 3)", 1136),
         ("SELECT id FROM staff WHERE (team, age) IN ('hr', 'IT')", 1241),
         ("CREATE TABLE z", 1113),
+        ("SELECT staff.id", 1109),
+        ("SELECT 1 FROM staff GROUP BY SUM(id)", 1111),
+        ("SELECT COUNT(*) FROM staff GROUP BY 1", 1056),
+        ("SELECT YEAR(DATE(hired)) FROM staff GROUP BY YEAR(hired)", 1055),
+        ("UPDATE staff SET age = 1 WHERE age / 0 > 1", 1365),
+        ("DELETE FROM staff WHERE hired < 3", 1235),
+        ("SELECT 1 FROM staff ORDER BY -1", 1235),
+        ("; SELECT 1", 1064),
+        ("SELECT 1; ; SELECT 2", 1064),
+        ("SELECT GROUP_CONCAT(id SEPARATOR ',' '-') FROM staff", 1064),
     ],
 )
 def test_mistakes_have_mysqls_number(mysql, sql, number):

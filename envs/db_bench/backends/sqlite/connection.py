@@ -23,7 +23,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import (
     FunctionErrors,
     install_functions,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import SQLiteValue
 
 SqliteRow = tuple[SQLiteValue, ...]
 

@@ -14,11 +14,11 @@ from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.db_bench.backends.protocol import Column, Table, Value
 from agentpeft.envs.db_bench.backends.sqlite.connection import GuardedConnection
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import stored_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     ColumnSchema,
     Kind,
+    SQLiteValue,
     SqlType,
     TableSchema,
     is_name,

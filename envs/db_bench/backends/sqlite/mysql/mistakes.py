@@ -12,10 +12,6 @@ class MySQLError(Exception):
         self.sqlstate = sqlstate
         self.message = message
 
-    def copy(self) -> "MySQLError":
-        """Returns the error without its traceback."""
-        return MySQLError(self.number, self.sqlstate, self.message)
-
     def __str__(self) -> str:
         return f"{self.number} ({self.sqlstate}): {self.message}"
 
@@ -31,7 +27,7 @@ class Mistake(Enum):
     BAD_DEFAULT = "1067 (42000): Invalid default value for '{}'"
     MULTIPLE_PRIMARY_KEYS = "1068 (42000): Multiple primary key defined"
     KEY_COLUMN_MISSING = "1072 (42000): Key column '{}' doesn't exist in table"
-    UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in MULTI DELETE"
+    UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in {}"
     NOT_UPDATABLE = "1288 (HY000): The target table {} of the UPDATE is not updatable"
     NO_DEFAULT = "1364 (HY000): Field '{}' doesn't have a default value"
     UNKNOWN_COLUMN = "1054 (42S22): Unknown column '{}' in '{}'"

@@ -1,7 +1,7 @@
 """Column and expression types, and the schema that statements are translated against."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -12,6 +12,8 @@ from typing import TypeAlias
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 
 MAX_SCALE = 30
+UNFIXED = 31
+"""Decimals of a floating-point number that shows all its digits; ROUND fixes how many it shows."""
 MAX_EXACT_DIGITS = 15
 """SQLite holds decimals as doubles, which tell so many digits apart."""
 DIVISION_SCALE = 4
@@ -20,6 +22,9 @@ _MAX_NAME_CHARS = 64
 Value: TypeAlias = int | float | str | bytes | Decimal | date | datetime | timedelta | None
 """What mysql-connector returns for a value."""
 Row: TypeAlias = tuple[Value, ...]
+SQLiteValue: TypeAlias = int | float | str | bytes | None
+Function: TypeAlias = Callable[..., SQLiteValue]
+"""A function that SQLite calls."""
 
 
 class Kind(StrEnum):
@@ -45,7 +50,7 @@ TEMPORALS = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME})
 class SqlType:
     """A type. `length` is bits of an integer, digits of a decimal, most characters of a text.
 
-    `scale`: decimals. `is_exact` False: SQLite's value has more decimals than `scale` (AVG, `/`).
+    `scale`: decimals. `is_exact` False: SQLite's value has more than these (AVG, `/`).
     `is_padded`: a CHAR, which loses the spaces at its end.
     """
 
@@ -58,7 +63,7 @@ class SqlType:
 
 
 INTEGER = SqlType(Kind.INTEGER, length=64)
-DOUBLE = SqlType(Kind.DOUBLE)
+DOUBLE = SqlType(Kind.DOUBLE, UNFIXED)
 TEXT = SqlType(Kind.TEXT)
 DATE = SqlType(Kind.DATE)
 DATETIME = SqlType(Kind.DATETIME)
@@ -71,7 +76,7 @@ _TYPES = {
     **dict.fromkeys(("INT", "INTEGER"), SqlType(Kind.INTEGER, length=32)),
     "BIGINT": INTEGER,
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC", "FIXED"), SqlType(Kind.DECIMAL, length=10)),
-    "FLOAT": SqlType(Kind.FLOAT),
+    "FLOAT": SqlType(Kind.FLOAT, UNFIXED),
     "DOUBLE": DOUBLE,
     "CHAR": SqlType(Kind.TEXT, length=1, is_padded=True),
     "VARCHAR": TEXT,
@@ -224,6 +229,11 @@ class Schema:
         return self.by_name[name]
 
 
+def calculated_double(scale: int) -> SqlType:
+    """Returns the type of a floating-point result that shows so many decimals."""
+    return DOUBLE if scale >= UNFIXED else SqlType(Kind.DOUBLE, scale, is_exact=False)
+
+
 def merge_types(types: Iterable[SqlType]) -> SqlType:
     """Returns the type that CASE, COALESCE or UNION gives to values of these types.
 
@@ -234,11 +244,11 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
     if not known:
         return NULL
     kinds = {t.kind for t in known}
-    scale = max(t.scale for t in known)
+    scale, is_exact = max(t.scale for t in known), all(t.is_exact for t in known)
     if kinds & FLOATS and kinds <= NUMBERS:
-        return known[0] if kinds == {Kind.FLOAT} else DOUBLE
+        return known[0] if kinds == {Kind.FLOAT} else SqlType(Kind.DOUBLE, scale, is_exact=is_exact)
     if len(kinds) == 1:
-        return replace(known[0], scale=scale, is_exact=all(t.is_exact for t in known))
+        return replace(known[0], scale=scale, is_exact=is_exact)
     if kinds <= NUMBERS:
-        return SqlType(Kind.DECIMAL, scale, is_exact=all(t.is_exact for t in known))
+        return SqlType(Kind.DECIMAL, scale, is_exact=is_exact)
     return DATETIME if kinds == {Kind.DATE, Kind.DATETIME} else TEXT

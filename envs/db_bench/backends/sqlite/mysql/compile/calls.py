@@ -4,7 +4,10 @@ import re
 from collections.abc import Callable
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import modulo
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
+    cast_to_temporal,
+    modulo,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     STRICT,
@@ -14,9 +17,9 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
+    kept,
     rounded,
     to_number,
-    to_temporal,
     to_text,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
@@ -45,15 +48,6 @@ def _concat(values: list[Fragment]) -> Fragment:
     return Fragment(f"({' || '.join(to_text(value).sql for value in values)})", types.TEXT)
 
 
-def _length(values: list[Fragment]) -> Fragment:
-    return Fragment(f"length(CAST({to_text(values[0]).sql} AS BLOB))", types.INTEGER)
-
-
-def _left(values: list[Fragment]) -> Fragment:
-    count = _convert_argument("i", values[1], "LEFT")
-    return Fragment(f"substr({to_text(values[0]).sql}, 1, max({count}, 0))", types.TEXT)
-
-
 def _numeric(value: Fragment) -> Fragment:
     if value.type.kind in types.TEMPORALS:
         raise Mistake.NOT_SUPPORTED(f"a function of numbers of {value.type.kind}")
@@ -71,7 +65,7 @@ def _rounded(values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
     places = _whole_number(values[1]) if len(values) > 1 else 0
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE) and values[0].type.kind is not Kind.TEXT:
+    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
         kind = SqlType(kind.kind, min(max(places, 0), types.MAX_SCALE))
     is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
     return Fragment(f"my_round({value.sql}, {places}, {is_decimal})", kind)
@@ -86,7 +80,8 @@ def _whole_number(value: Fragment) -> int:
 def _whole(function: str, values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
     is_double = value.type.kind in types.FLOATS
-    return Fragment(f"{function}({value.sql})", types.DOUBLE if is_double else types.INTEGER)
+    kind = SqlType(Kind.DOUBLE) if is_double else types.INTEGER
+    return Fragment(f"{function}({value.sql})", kind)
 
 
 def _truncated(values: list[Fragment]) -> Fragment:
@@ -104,8 +99,7 @@ def _format(values: list[Fragment]) -> Fragment:
     if values[0].type.kind not in (Kind.INTEGER, Kind.DECIMAL):
         raise Mistake.NOT_SUPPORTED(f"FORMAT of {values[0].type.kind}")
     places = max(_whole_number(values[1]), 0)
-    number = rounded(_rounded([values[0], values[1]])).sql
-    return Fragment(f"my_format({number}, {places})", types.TEXT)
+    return Fragment(f"my_format({rounded(_rounded(values)).sql}, {places})", types.TEXT)
 
 
 def _field(values: list[Fragment]) -> Fragment:
@@ -117,34 +111,25 @@ def _field(values: list[Fragment]) -> Fragment:
 
 
 def _extreme(function: str, values: list[Fragment]) -> Fragment:
-    kinds = {value.type.kind for value in values} - {Kind.NULL}
+    kinds = {value.type.kind for value in values}
+    if Kind.NULL in kinds:
+        return Fragment("NULL", types.NULL)
     if not kinds <= types.NUMBERS and len(kinds) > 1:
         raise Mistake.NOT_SUPPORTED("GREATEST and LEAST of several types")
     kind = types.merge_types(value.type for value in values)
     return Fragment(f"{function}({', '.join(align([rounded(v) for v in values]))})", kind)
 
 
-def _trim(values: list[Fragment]) -> Fragment:
-    value, removed, side = (to_text(value).sql for value in values)
-    return Fragment(f"my_trim({value}, {removed}, {side})", types.TEXT)
-
-
-def _concat_ws(values: list[Fragment]) -> Fragment:
-    return Fragment(f"my_concat_ws({', '.join(to_text(v).sql for v in values)})", types.TEXT)
-
-
 def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
     """A date plus or minus an INTERVAL."""
     base, amount, unit = values
-    if unit.literal not in UNITS:
-        raise Mistake.NOT_SUPPORTED(f"INTERVAL … {unit.literal}")
     kind = base.type
     if kind.kind is Kind.DATE and unit.literal not in DATE_UNITS:
         kind = types.DATETIME
     elif kind.kind not in (Kind.DATE, Kind.DATETIME):
         kind = types.TEXT
-    date = _convert_argument("d", base, "INTERVAL")
-    return Fragment(f"my_date_add({date}, {amount.sql}, {unit.sql}, {sign})", kind)
+    date, unit_sql = _convert("d", base, "INTERVAL"), _convert("u", unit, "INTERVAL")
+    return Fragment(f"my_date_add({date}, {amount.sql}, {unit_sql}, {sign})", kind)
 
 
 def _parsed_date(values: list[Fragment]) -> Fragment:
@@ -159,97 +144,117 @@ def _parsed_date(values: list[Fragment]) -> Fragment:
 def _date(values: list[Fragment]) -> Fragment:
     if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
         raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
-    return Fragment(to_temporal(values[0]._replace(literal=None), Kind.DATE).sql, types.DATE)
+    return cast_to_temporal(values[0], Kind.DATE)
+
+
+_SIGNATURES = {
+    types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) ltrim(t) rtrim(t)
+        replace(ttt) reverse(t) lpad(tit) rpad(tit) substring_index(tti) dayname(d) monthname(d)
+        date_format(dt) trim(ttt) concat_ws(tt+) database()""",
+    types.INTEGER: """length(t) char_length(t) locate(tti?) instr(tt) ascii(t) datediff(dd) year(d)
+        quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)
+        timestampdiff(udd) isnull(a) sign(n)""",
+    types.DOUBLE: "sqrt(n) pow(nn)",
+    types.DATE: "curdate() last_day(d)",
+    types.DATETIME: "now(x?)",
+}
+"""Functions whose type is always the same, with a letter for each argument.
+
+`t` text, `i` whole number, `n` number, `d` date, `m` date that is no text, `u` unit of time, `a`
+any, `x` none that is done. The last may be missing (`?`), or be repeated (`+`).
+"""
+_TEMPLATES = {
+    **{name: f"{name.lower()}({{}})" for name in ("LTRIM", "RTRIM")},
+    "REPLACE": "replace({}, {}, {})",
+    "LEFT": "substr({}, 1, max({}, 0))",
+    "LENGTH": "length(CAST({} AS BLOB))",
+    "CHAR_LENGTH": "length({})",
+    "INSTR": "my_locate({1}, {0})",
+    "ISNULL": "({} IS NULL)",
+}
+"""SQLite's text for those of them that are not a function `my_…` of the runtime."""
+_ALLOWED = {
+    "i": frozenset({Kind.INTEGER}),
+    "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
+    "m": frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME}),
+    "x": frozenset[Kind](),
+}
+
+
+def _convert(letter: str, value: Fragment, name: str) -> str:
+    """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
+    if letter == "t":
+        return to_text(value).sql
+    if letter == "n":
+        return _numeric(value).sql
+    if letter == "u" and value.literal not in UNITS:
+        raise Mistake.NOT_SUPPORTED(f"{name} with {value.literal}")
+    kind = value.type.kind
+    if letter in _ALLOWED and kind not in _ALLOWED[letter] | {Kind.NULL}:
+        raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
+    is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
+    return f"my_strict_date({value.sql})" if is_date else value.sql
+
+
+def _plain(name: str, letters: str, kind: SqlType) -> Builder:
+    template = _TEMPLATES.get(name)
+
+    def build(values: list[Fragment]) -> Fragment:
+        letter_of_each = letters.ljust(len(values), letters[-1:] or " ")
+        arguments = [
+            _convert(letter, value, name)
+            for letter, value in zip(letter_of_each, values, strict=False)
+        ]
+        if template is not None:
+            return Fragment(template.format(*arguments), kind)
+        return Fragment(f"my_{name.lower()}({', '.join(arguments)})", kind)
+
+    return build
 
 
 _BUILDERS: dict[str, tuple[int, int, Builder]] = {
+    match[1].upper(): (
+        len(match[2]) - (match[3] == "?"),
+        _MOST if match[3] == "+" else len(match[2]),
+        _plain(match[1].upper(), match[2], kind),
+    )
+    for kind, text in _SIGNATURES.items()
+    for match in re.finditer(r"(\w+)\((\w*)(\W?)\)", text)
+} | {
+    "IF": (3, 3, lambda values: choose("", [to_number(values[0]).sql], values[1:])),
     "IFNULL": (2, 2, _coalesce),
     "COALESCE": (1, _MOST, _coalesce),
     "NULLIF": (2, 2, _nullif),
-    "ISNULL": (1, 1, lambda v: Fragment(f"({v[0].sql} IS NULL)", types.INTEGER)),
     "CONCAT": (1, _MOST, _concat),
-    "LEFT": (2, 2, _left),
-    "LENGTH": (1, 1, _length),
     "ABS": (1, 1, _abs),
     "MOD": (2, 2, lambda values: modulo(_numeric(values[0]), _numeric(values[1]))),
     "ROUND": (1, 2, _rounded),
-    **dict.fromkeys(("CEIL", "CEILING"), (1, 1, lambda values: _whole("my_ceil", values))),
+    "CEIL": (1, 1, lambda values: _whole("my_ceil", values)),
+    "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
     "FIELD": (2, _MOST, _field),
     "FORMAT": (2, 2, _format),
     "TRUNCATE": (2, 2, _truncated),
     "GREATEST": (2, _MOST, lambda values: _extreme("max", values)),
     "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
-    "SIGN": (1, 1, lambda v: Fragment(f"my_sign({_numeric(v[0]).sql})", types.INTEGER)),
-    "SQRT": (1, 1, lambda v: Fragment(f"my_sqrt({_numeric(v[0]).sql})", types.DOUBLE)),
-    "POW": (
-        2,
-        2,
-        lambda v: Fragment(f"my_pow({_numeric(v[0]).sql}, {_numeric(v[1]).sql})", types.DOUBLE),
-    ),
-    "TRIM": (3, 3, _trim),
-    "CONCAT_WS": (2, _MOST, _concat_ws),
     "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
     "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
     "STR_TO_DATE": (2, 2, _parsed_date),
-    "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
     "DATE": (1, 1, _date),
-    "INSTR": (
-        2,
-        2,
-        lambda v: Fragment(f"my_locate({to_text(v[1]).sql}, {to_text(v[0]).sql})", types.INTEGER),
-    ),
 }
-
-# Arguments: t text, i whole number, d date, m date that is no text; one before "?" may be missing.
-_PLAIN_TEXTS = {
-    types.TEXT: """upper(t) lower(t) right(ti) repeat(ti) substring(tii?) ltrim(t) rtrim(t)
-        replace(ttt) reverse(t) lpad(tit) rpad(tit) substring_index(tti) dayname(d) monthname(d)
-        date_format(dt)""",
-    types.INTEGER: """char_length(t) locate(tti?) ascii(t) datediff(dd) year(d) quarter(d) month(d)
-        day(d) dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)""",
-    types.DATE: "curdate() last_day(d)",
-    types.DATETIME: "now()",
-}
-_WITHOUT_MARKS = str.maketrans("", "", "?")
-_PLAIN = {
-    match[1].upper(): (match[2], kind)
-    for kind, text in _PLAIN_TEXTS.items()
-    for match in re.finditer(r"(\w+)\(([^)]*)\)", text)
-}
-_SQLITE_NAMES = {
-    "CHAR_LENGTH": "length",
-    **{name: name.lower() for name in ("LTRIM", "RTRIM", "REPLACE")},
-}
+"""The fewest arguments of each function, the most, and what it becomes."""
 _ALIASES = {
     "UCASE": "UPPER",
     "LCASE": "LOWER",
     "CHARACTER_LENGTH": "CHAR_LENGTH",
     "OCTET_LENGTH": "LENGTH",
     "POWER": "POW",
+    "CEILING": "CEIL",
     "SCHEMA": "DATABASE",
     "DAYOFMONTH": "DAY",
     **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
     "CURRENT_DATE": "CURDATE",
     "CURRENT_TIMESTAMP": "NOW",
 }
-
-
-_ALLOWED = {
-    "i": frozenset({Kind.INTEGER}),
-    "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
-    "m": frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME}),
-}
-
-
-def _convert_argument(letter: str, value: Fragment, name: str) -> str:
-    """Returns an argument of a function as its kind asks. Raises: MySQLError (1235)."""
-    if letter == "t":
-        return to_text(value).sql
-    kind = value.type.kind
-    if kind not in _ALLOWED[letter] | {Kind.NULL}:
-        raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
-    is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
-    return f"my_strict_date({value.sql})" if is_date else value.sql
 
 
 @handles(nodes.Call)
@@ -263,54 +268,14 @@ def _call(node: nodes.Call, scope: Scope) -> Fragment:
         return _window(node, name, node.window, scope)
     if name in words.AGGREGATES:
         return _aggregate(node, name, scope)
-    if name in _PLAIN:
-        return _plain_call(node, name, scope)
-    if name not in _BUILDERS and name not in _SPECIAL:
+    if name not in _BUILDERS:
         raise Mistake.NO_FUNCTION(scope.schema.name, node.name)
-    least, most = _BUILDERS[name][:2] if name in _BUILDERS else _SPECIAL[name]
-    arguments = node.arguments
-    if not least <= len(arguments) <= most:
+    least, most, build = _BUILDERS[name]
+    if not least <= len(node.arguments) <= most:
         raise Mistake.ARGUMENTS(written)
     if name == "DATABASE":
         return Fragment(types.quote_text(scope.schema.name), types.TEXT)
-    if name == "TIMESTAMPDIFF":
-        return _difference(arguments, scope)
-    values = [compile_expression(argument, scope) for argument in arguments]
-    if name == "IF":
-        return choose("", [to_number(values[0]).sql], values[1:])
-    return _BUILDERS[name][2](values)
-
-
-_SPECIAL = {"IF": (3, 3), "TIMESTAMPDIFF": (3, 3), "DATABASE": (0, 0)}
-
-
-def _difference(arguments: tuple[nodes.Expression, ...], scope: Scope) -> Fragment:
-    """TIMESTAMPDIFF, whose unit is read as a column's name."""
-    unit = arguments[0].name.upper() if isinstance(arguments[0], nodes.ColumnName) else ""
-    if unit not in UNITS:
-        raise Mistake.NOT_SUPPORTED(f"TIMESTAMPDIFF of {unit}")
-    start, end = (
-        _convert_argument("d", compile_expression(argument, scope), "TIMESTAMPDIFF")
-        for argument in arguments[1:]
-    )
-    return Fragment(f"my_timestampdiff('{unit}', {start}, {end})", types.INTEGER)
-
-
-def _plain_call(node: nodes.Call, name: str, scope: Scope) -> Fragment:
-    pattern, kind = _PLAIN[name]
-    written, arguments = node.name.upper(), node.arguments
-    letters = pattern.translate(_WITHOUT_MARKS)
-    least = 2 * len(letters) - len(pattern)
-    if not least <= len(arguments) <= len(letters):
-        if name == "NOW":
-            raise Mistake.NOT_SUPPORTED(f"{written} with these arguments")
-        raise Mistake.ARGUMENTS(written)
-    values = [
-        _convert_argument(letter, compile_expression(argument, scope), written)
-        for argument, letter in zip(arguments, letters, strict=False)
-    ]
-    function = _SQLITE_NAMES.get(name, f"my_{name.lower()}")
-    return Fragment(f"{function}({', '.join(values)})", kind)
+    return build([compile_expression(argument, scope) for argument in node.arguments])
 
 
 def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
@@ -344,7 +309,7 @@ def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fra
     value = compile_expression(node.arguments[0], scope)
     distinct = "DISTINCT " if node.is_distinct else ""
     if over or distinct or scope.is_grouped:
-        value = rounded(value)
+        value = kept(value)
     if name == "COUNT":
         return Fragment(f"count({distinct}{collated(value)}){over}", types.INTEGER)
     if name in ("MIN", "MAX"):
@@ -356,16 +321,16 @@ def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     """COUNT(DISTINCT a, b)."""
     if name != "COUNT" or not node.is_distinct:
         raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
-    values = ", ".join(rounded(compile_expression(v, scope)).sql for v in node.arguments)
+    values = ", ".join(kept(compile_expression(v, scope)).sql for v in node.arguments)
     return Fragment(f"count(DISTINCT my_row_key({values}))", types.INTEGER)
 
 
 def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
-    value = rounded(compile_expression(node.arguments[0], scope))
+    value = kept(compile_expression(node.arguments[0], scope))
     separator = compile_expression(node.arguments[1], scope).sql
     terms = []
     for term, is_descending in node.order:
-        key = rounded(compile_expression(term, scope))
+        key = kept(compile_expression(term, scope))
         if key.literal is not None or (node.is_distinct and key.sql != value.sql):
             raise Mistake.NOT_SUPPORTED("GROUP_CONCAT in this order")
         terms += [key.sql, str(int(is_descending))]
@@ -379,9 +344,9 @@ def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
         raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
     number = to_number(value)
     if number.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.NULL):
-        scale = number.type.scale and number.type.scale + types.DIVISION_SCALE * (name == "AVG")
-        double = SqlType(Kind.DOUBLE, scale)
-        return Fragment(f"{name.lower()}({distinct}{number.sql}){over}", double)
+        scale = number.type.scale + types.DIVISION_SCALE * (name == "AVG")
+        total = f"{name.lower()}({distinct}{number.sql}){over}"
+        return Fragment(total, types.calculated_double(scale))
     kind = SqlType(Kind.DECIMAL, number.type.scale, is_exact=number.type.is_exact)
     total = f"sum({distinct}{number.sql}){over}"
     if kind.is_exact and kind.scale:  # floats add up to nearly the decimal
@@ -441,7 +406,7 @@ def order_value(value: Fragment) -> str:
 
     A literal orders nothing; SQLite would read a number in its place as a position.
     """
-    return collated(rounded(value)) if value.literal is None else "NULL"
+    return collated(kept(value)) if value.literal is None else "NULL"
 
 
 def direction(is_descending: bool) -> str:

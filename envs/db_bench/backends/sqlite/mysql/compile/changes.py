@@ -103,7 +103,7 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
         if isinstance(join.source, nodes.TableName)
     }
     if node.target and node.target not in tables:
-        raise Mistake.UNKNOWN_TABLE_IN(node.target)
+        raise Mistake.UNKNOWN_TABLE_IN(node.target, "MULTI DELETE")
     source = compile_joins(node.sources, scope)
     scope.clause = "field list"
     is_joined = len(node.sources) > 1 or bool(node.target)

@@ -78,7 +78,7 @@ def _common_type(left: SqlType, right: SqlType, scale: int) -> SqlType:
     """Returns the type of a sum or product, with `scale` decimals if it is a decimal."""
     kinds = {left.kind, right.kind}
     if kinds & types.FLOATS:
-        return types.DOUBLE
+        return types.calculated_double(max(left.scale, right.scale))
     if Kind.DECIMAL in kinds:
         is_exact = left.is_exact and right.is_exact
         return SqlType(Kind.DECIMAL, min(scale, types.MAX_SCALE), is_exact=is_exact)
@@ -92,7 +92,9 @@ def _quotient(left: Fragment, right: Fragment) -> Fragment:
     before it is rounded for display. One word is done likewise; more digits than that as doubles.
     """
     if {left.type.kind, right.type.kind} & types.FLOATS:
-        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", types.DOUBLE)
+        scale = max(left.type.scale, right.type.scale) + types.DIVISION_SCALE
+        kind = types.calculated_double(scale)
+        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
     scale = min(left.type.scale + types.DIVISION_SCALE, types.MAX_SCALE)
     kind = SqlType(Kind.DECIMAL, scale, is_exact=False)
     if _num_digits(left.type.scale, right.type.scale) <= 9:
@@ -138,7 +140,7 @@ def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
     operator, (first, second) = node
     left = to_number(compile_expression(first, scope))
     right = to_number(compile_expression(second, scope))
-    if STRICT.get() and scope.clause == "field list" and operator in ("/", "DIV", "%"):
+    if STRICT.get() and operator in ("/", "DIV", "%"):
         right = right._replace(sql=f"my_divisor({right.sql})")
     return _ARITHMETIC[operator](left, right)
 
@@ -174,7 +176,17 @@ def _not(node: nodes.Operator, scope: Scope) -> Fragment:
 
 
 def compare(left: Fragment, operator: str, right: Fragment) -> str:
-    """Returns a comparison of two values."""
+    """Returns a comparison of two values.
+
+    Two numbers of known decimals of which one is calculated from a DOUBLE are equal if they differ
+    by less than half of the last decimal.
+    """
+    inexact = [v for v in (left, right) if v.type.kind is Kind.DOUBLE and not v.type.is_exact]
+    if inexact and operator != "<=>" and {left.type.kind, right.type.kind} <= types.NUMBERS:
+        scale = max(left.type.scale, right.type.scale)
+        if scale < types.UNFIXED:
+            return f"(round({left.sql} - {right.sql}, {scale}) {operator} 0)"
+        return f"({left.sql} {operator} {right.sql})"
     left, right = rounded(left), rounded(right)
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
@@ -267,11 +279,20 @@ def _cast(node: nodes.Cast, scope: Scope) -> Fragment:
         return _to_decimal(value, *(sizes or (10,)))
     if node.type_name == "CHAR":
         text = to_text(value)
-        return Fragment(f"substr({text.sql}, 1, {sizes[0]})", types.TEXT) if sizes else text
-    kind = SqlType(Kind(node.type_name.lower()))
+        if sizes:
+            return Fragment(f"substr({text.sql}, 1, {sizes[0]})", types.TEXT)
+        return text._replace(sql=f"({text.sql})")  # another expression for GROUP BY
     if sizes or value.type.kind in types.NUMBERS:
         raise Mistake.NOT_SUPPORTED(f"CAST of {value.type.kind} AS {node.type_name}")
-    return Fragment(to_temporal(value._replace(literal=None), kind.kind).sql, kind)
+    return cast_to_temporal(value, Kind(node.type_name.lower()))
+
+
+def cast_to_temporal(value: Fragment, kind: Kind) -> Fragment:
+    """Returns a value as a date or a date and time, NULL where it is none.
+
+    The parentheses tell `DATE(d)` from `d`, which is another expression for GROUP BY.
+    """
+    return Fragment(f"({to_temporal(value._replace(literal=None), kind).sql})", SqlType(kind))
 
 
 def _to_integer(value: Fragment) -> Fragment:

@@ -25,7 +25,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
-    rounded,
+    kept,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
@@ -36,11 +36,6 @@ INNER = quote_name(f"{types.INTERNAL}q")
 
 MAX_ROWS = 200
 """Most rows of values in a list: each is a level of SQLite's tree."""
-_EXTREMES = {
-    operator: ("min", "max") if ">" in operator else ("max", "min")
-    for operator in (">", ">=", "<", "<=")
-}
-"""What a comparison with ANY row, and with ALL, is a comparison with."""
 
 
 def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False) -> CompiledQuery:
@@ -123,7 +118,7 @@ def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
         value = Fragment(quote_name(own.name), own.type, own.is_collated)
         if own.type.kind is Kind.DECIMAL and not own.type.is_exact:
             value = value._replace(type=replace(own.type, scale=column.type.scale))
-        values.append(convert(rounded(value), column.type))
+        values.append(convert(kept(value), column.type))
     listed = (
         f"{collated(value)} AS {quote_name(column.name)}"
         for value, column in zip(values, columns, strict=True)
@@ -186,10 +181,10 @@ def table_name(node: nodes.TableName, schema: types.Schema, command: str) -> str
     return node.name
 
 
-@handles(nodes.Subquery)
-def _scalar_subquery(node: nodes.Subquery, scope: Scope) -> Fragment:
+@handles(nodes.Query)
+def _scalar_subquery(node: nodes.Query, scope: Scope) -> Fragment:
     """A query as a value. SQLite would take the first of several rows; MySQL raises error 1242."""
-    query = compile_query(node.query, scope)
+    query = compile_query(node, scope)
     if len(query.columns) != 1:
         raise Mistake.OPERAND(1)
     kind = query.columns[0].type
@@ -204,22 +199,22 @@ def _scalar_subquery(node: nodes.Subquery, scope: Scope) -> Fragment:
 
 @handles("EXISTS")
 def _exists(node: nodes.Operator, scope: Scope) -> Fragment:
-    (subquery,) = node.operands
-    assert isinstance(subquery, nodes.Subquery)  # noqa: S101 (the parser makes no other)
-    return Fragment(f"EXISTS ({compile_query(subquery.query, scope).sql})", types.INTEGER)
+    (query,) = node.operands
+    assert isinstance(query, nodes.Query)  # noqa: S101 (the parser makes no other)
+    return Fragment(f"EXISTS ({compile_query(query, scope).sql})", types.INTEGER)
 
 
 @handles("=", "<>", ">", ">=", "<", "<=", "<=>")
 def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
     first, second = node.operands
-    if isinstance(first, nodes.Subquery) and _is_row(second):
+    if isinstance(first, nodes.Query) and _is_row(second):
         first, second = second, first
-    if not _is_row(first) or not isinstance(second, nodes.Subquery):
+    if not _is_row(first) or not isinstance(second, nodes.Query):
         left, right = _row(first, scope), _row(second, scope)
         return Fragment(_compare_rows(left, node.operator, right), types.INTEGER)
     left = _row(first, scope)
     _check_row_operator(node.operator)
-    query = compile_query(second.query, scope)
+    query = compile_query(second, scope)
     values, columns, listed = _aligned(left, query)
     row = f"my_single_row(count(*), max({columns[0]}))"
     chosen = ", ".join([row, *(f"max({column})" for column in columns[1:])])
@@ -270,40 +265,13 @@ def _aligned(left: list[Fragment], query: CompiledQuery) -> tuple[list[str], lis
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs], ", ".join(names)
 
 
-@handles(*(f"{operator} {word}" for operator in _EXTREMES for word in ("ANY", "ALL")))
-def _quantified(node: nodes.Operator, scope: Scope) -> Fragment:
-    """A comparison with all rows of a query, or with any: with the greatest or the least."""
-    operator, word = node.operator.split()
-    first, second = node.operands
-    assert isinstance(second, nodes.Subquery)  # noqa: S101 (the parser makes no other)
-    left = _row(first, scope)
-    query = compile_query(second.query, scope)
-    if len(left) > 1 or query.is_limited:
-        raise Mistake.NOT_SUPPORTED(f"{node.operator} of rows, or with LIMIT")
-    values, _, listed = _aligned([rounded(left[0])], query)
-    value = collated(rounded(Fragment('"c0"', query.columns[0].type)))
-    kinds = {left[0].type.kind, query.columns[0].type.kind} - {Kind.NULL}
-    if len(kinds) > 1 and not kinds <= types.NUMBERS:
-        raise Mistake.NOT_SUPPORTED(f"{node.operator} of several types")
-    rows = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT"
-    extreme = f"({rows} {_EXTREMES[operator][word == 'ALL']}({value}) FROM {INNER})"
-    if word == "ALL":
-        rest = f'AND ({rows} CASE WHEN count(*) = count("c0") THEN 1 END FROM {INNER})'
-    else:
-        rest = f'OR ({rows} CASE WHEN count(*) = count("c0") THEN 0 END FROM {INNER})'
-    empty = f"NOT EXISTS ({query.sql}) THEN {int(word == 'ALL')}"
-    return Fragment(
-        f"(CASE WHEN {empty} ELSE ({values[0]} {operator} {extreme}) {rest} END)", types.INTEGER
-    )
-
-
 @handles("IN", "NOT IN")
 def _in(node: nodes.Operator, scope: Scope) -> Fragment:
     first, *others = node.operands
     left = _row(first, scope)
-    if not isinstance(others[0], nodes.Subquery) or len(others) > 1:
+    if not isinstance(others[0], nodes.Query) or len(others) > 1:
         return _in_list(left, [_row(value, scope) for value in others], node.operator)
-    query = compile_query(others[0].query, scope)
+    query = compile_query(others[0], scope)
     values, columns, listed = _aligned(left, query)
     if query.is_limited:
         raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
@@ -321,6 +289,10 @@ def _in_list(left: list[Fragment], rows: list[list[Fragment]], operator: str) ->
             raise Mistake.OPERAND(len(left))
     if len(left) == 1:
         return is_in(left[0], [value for (value,) in rows], operator)
+    for value, *others in zip(left, *rows, strict=True):
+        kinds = {other.type.kind for other in others} - {Kind.NULL}
+        if value.type.kind is Kind.TEXT and kinds & types.NUMBERS and kinds - types.NUMBERS:
+            raise Mistake.NOT_SUPPORTED("a text in a list of rows with numbers and texts")
     if len(rows) > MAX_ROWS or sum(len(value.sql) for value in left) * len(rows) > MAX_CHARS:
         raise Mistake.STACK()
     tests = " OR ".join(_compare_rows(left, "=", row) for row in rows)

@@ -87,7 +87,8 @@ class Scope:
     * `clause`: the one being compiled, as MySQL's errors name it.
     * `visible_from`: an ON clause sees only the sources since the last comma.
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
-      judges them when the groups (`group_sql`: the GROUP BY expressions) are known.
+      judges them when the groups (`group_sql`: the GROUP BY expressions) are known. HAVING takes
+      the names of grouped columns (`group_names`) for these, not for aliases.
     * `num_uses`, `num_outer_uses`: how often columns of this block, or of those around, were used.
     * `is_grouped`: there is a GROUP BY, so that arguments of aggregates are kept in a table.
     * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
@@ -106,6 +107,7 @@ class Scope:
     visible_from: int = 0
     bare: list[BareColumn] = field(default_factory=list)
     group_sql: set[str] = field(default_factory=set)
+    group_names: set[str] = field(default_factory=set)
     is_grouped: bool = False
     num_uses: int = 0
     num_outer_uses: int = 0
@@ -116,6 +118,12 @@ class Scope:
     def make_inner(self, *, is_derived: bool = False) -> "Scope":
         """Returns the scope of a query within this one."""
         return Scope(self.schema, self, self.target, is_derived)
+
+    def begin(self, clause: str, *, aggregates: bool = False, windows: bool = False) -> None:
+        """Begins a clause, in which aggregates or windows may stand."""
+        self.clause, self.select_list = clause, {}
+        self.aggregates_allowed, self.windows_allowed = aggregates, windows
+        self.bare.clear()
 
     def add(self, source: Source) -> None:
         """Adds a source. Raises: MySQLError (1066)."""
@@ -145,6 +153,8 @@ class Scope:
             if column is not None:
                 self.num_outer_uses += scope is not self
                 return column
+        if node.table and not any(scope.sources for scope in self._outwards()):
+            raise Mistake.UNKNOWN_TABLE_IN(node.table, self.clause)
         raise Mistake.UNKNOWN_COLUMN(".".join(filter(None, reversed(node))), self.clause)
 
     def has_column(self, name: str) -> bool:

@@ -13,7 +13,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     collated,
     compile_condition,
     compile_expression,
-    rounded,
+    kept,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
@@ -40,9 +40,8 @@ def compile_select(
             raise Mistake.NO_TABLES()
         if item.is_alias:
             scope.aliases.setdefault(item.name.lower(), item.value)
-    scope.clause = "where clause"
+    scope.begin("where clause")
     where = [compile_condition(node.where, scope)] if node.where else []
-    scope.bare.clear()
     group = _compile_group(node, scope)
     projections, bare = _compile_projections(node, scope)
     having = _compile_having(node, scope, projections)
@@ -52,7 +51,8 @@ def compile_select(
         where, having = [*where, *having], []
     is_aggregated = bool(group or scope.num_aggregates)
     if node.is_distinct or (scope.is_derived and (is_aggregated or having or tail.limit)):
-        projections = [(name, _kept(value)) for name, value in projections]
+        # A table is made of these; a plain derived one MySQL merges into the query around.
+        projections = [(name, kept(value)) for name, value in projections]
     parts = [
         "SELECT " + ("DISTINCT " if node.is_distinct else ""),
         ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
@@ -78,18 +78,8 @@ def _output(name: str, value: Fragment, is_derived: bool) -> str:
     return f"{collated(value)} AS {quote_name(name)}" if is_derived else collated(value)
 
 
-def _kept(value: Fragment) -> Fragment:
-    """Returns a value as a table holds it: with its type's digits.
-
-    Only a derived table that is really made is one; others MySQL merges into their query.
-    """
-    if value.type.kind is Kind.DOUBLE and value.type.scale:
-        return value._replace(sql=f"round({value.sql}, {value.type.scale})")
-    return rounded(value)
-
-
 def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
-    scope.clause = "group statement"
+    scope.begin("group statement")
     scope.is_grouped = bool(node.group)
     terms = []
     for term in node.group:
@@ -100,23 +90,27 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
             and not scope.has_column(term.name)
         ):
             expression = scope.aliases.get(term.name.lower(), term)
-        num_aggregates = scope.num_aggregates
-        scope.aggregates_allowed = True
+        scope.aggregates_allowed = expression is not term
         terms.append(compile_expression(expression, scope))
-        scope.aggregates_allowed = False
-        if scope.num_aggregates > num_aggregates:
-            name = term.name if isinstance(term, nodes.ColumnName) else "an aggregate"
-            raise Mistake.WRONG_GROUP_FIELD(name)
+        if scope.num_aggregates:
+            names = [item.name for item in node.items if item.value is expression]
+            raise Mistake.WRONG_GROUP_FIELD(names[0])
+        if isinstance(expression, nodes.ColumnName):
+            scope.group_names.add(expression.name.lower())
     scope.group_sql = {term.sql for term in terms}
-    scope.bare.clear()
     return [order_value(term) for term in terms]
 
 
 def _position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
     """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
+    if isinstance(term, nodes.Operator) and term.operator == "NEGATIVE":
+        if isinstance(term.operands[0], nodes.Constant):  # MariaDB reads a position
+            raise Mistake.NOT_SUPPORTED(f"a negative number in the {clause}")
+        return None
     if not isinstance(term, nodes.Constant):
         return None
-    if term.kind == "boolean":  # MariaDB reads TRUE as 1, a position
+    if term.kind == "boolean" or (len(term.text) > 18 and term.text.isdigit()):
+        # MariaDB reads TRUE as 1, a position; a number beyond 64 bits is none.
         raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
     if term.kind != "number" or not term.text.isdigit():
         return None
@@ -132,8 +126,7 @@ def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.
 
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
     """Returns the select list, and its bare columns."""
-    scope.clause = "field list"
-    scope.aggregates_allowed = scope.windows_allowed = True
+    scope.begin("field list", aggregates=True, windows=True)
     projections: Projections = []
     bare: NumberedColumns = []
     for item in node.items:
@@ -144,7 +137,6 @@ def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections,
             projections.append((replace_unnamable(item.name), value))
         bare += [(len(projections), column) for column in scope.bare]
         scope.bare.clear()
-    scope.aggregates_allowed = scope.windows_allowed = False
     if scope.is_derived:
         seen: set[str] = set()
         for name, _ in projections:
@@ -173,12 +165,13 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
     """HAVING sees the select list, the GROUP BY expressions and aggregates, and no other column."""
     if node.having is None:
         return []
-    scope.clause = "having clause"
-    scope.aggregates_allowed = True
-    scope.select_list = {name.lower(): value for name, value in reversed(projections)}
+    scope.begin("having clause", aggregates=True)
+    scope.select_list = {
+        name.lower(): value
+        for name, value in reversed(projections)
+        if name.lower() not in scope.group_names
+    }
     condition = compile_condition(node.having, scope)
-    scope.select_list = {}
-    scope.aggregates_allowed = False
     shown = {
         value.sql
         for name, value in projections
@@ -187,20 +180,17 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
     for column in scope.bare:
         if column.sql not in shown:
             raise Mistake.UNKNOWN_COLUMN(column.name, scope.clause)
-    scope.bare.clear()
     return [condition]
 
 
 def _compile_order(
     node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
 ) -> list[str]:
-    scope.clause = "order clause"
-    scope.aggregates_allowed = scope.windows_allowed = True
-    scope.bare.clear()
+    scope.begin("order clause", aggregates=True, windows=True)
     aliased = {
         name.lower(): value
         for name, value in reversed(projections)
-        if name.lower() in scope.aliases
+        if name.lower() in scope.aliases and not scope.has_column(name)
     }
     terms = []
     for number, (term, is_descending) in enumerate(tail.order, start=1):
@@ -217,7 +207,6 @@ def _compile_order(
             _check_full_group_by(node, scope, bare, "ORDER BY clause")
         scope.bare.clear()
         terms.append(sql + direction(is_descending))
-    scope.aggregates_allowed = scope.windows_allowed = False
     return terms
 
 
@@ -245,8 +234,8 @@ def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     if position is None:
         return None
     value = projections[position][1]
-    if rounded(value) != value:
-        return rounded(value).sql
+    if kept(value) != value:
+        return kept(value).sql
     is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
     return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
 

@@ -13,8 +13,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import compile_expression, store
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import to_decimal
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import float_text
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import float_text, to_decimal
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     ColumnSchema,
     Kind,

@@ -16,9 +16,8 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operator
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize, parse_datetime
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import NUMBER
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import stored_value
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SQLiteValue, SqlType
 
 Handler: TypeAlias = Callable[[Any, Scope], Fragment]
 MAX_CHARS = 256 * 1024
@@ -84,10 +83,18 @@ def rounded(value: Fragment) -> Fragment:
     return Fragment(f"round({value.sql}, {kind.scale})", replace(kind, is_exact=True))
 
 
+def kept(value: Fragment) -> Fragment:
+    """Returns a value as a table between holds it: with the digits that its type shows."""
+    if value.type.kind is Kind.DOUBLE and value.type.scale < types.UNFIXED:
+        kind = replace(value.type, is_exact=True)
+        return value._replace(sql=f"round({value.sql}, {kind.scale})", type=kind)
+    return rounded(value)
+
+
 def to_text(value: Fragment) -> Fragment:
     """Returns a value as MySQL prints it."""
     kind = value.type.kind
-    if kind is Kind.DECIMAL or (kind is Kind.DOUBLE and value.type.scale):
+    if kind is Kind.DECIMAL or (kind is Kind.DOUBLE and value.type.scale < types.UNFIXED):
         return Fragment(f"my_decimal_text({value.sql}, {value.type.scale})", types.TEXT)
     if kind in types.FLOATS:
         return Fragment(f"my_float_text({value.sql}, {int(kind is Kind.FLOAT)})", types.TEXT)
@@ -135,12 +142,14 @@ def collated(value: Fragment) -> str:
 def align(values: Sequence[Fragment]) -> list[str]:
     """Returns the SQL of values that are compared with each other, in a common type."""
     kinds = {value.type.kind for value in values} - {Kind.NULL}
+    if any(value.type.kind is Kind.DOUBLE and not value.type.is_exact for value in values):
+        raise Mistake.NOT_SUPPORTED("a list or a comparison with a calculated ROUND of a DOUBLE")
     if kinds <= types.NUMBERS:
         return [value.sql for value in values]
     if kinds <= {Kind.TEXT}:
         return [collated(values[0]), *(value.sql for value in values[1:])]
     if kinds & types.TEMPORALS and kinds & types.NUMBERS:
-        if len(values) > 2 or not all(map(_is_no_date, values)):
+        if STRICT.get() or len(values) > 2 or not all(map(_is_no_date, values)):
             raise Mistake.NOT_SUPPORTED("a comparison of a date with a number")
         return [to_number(value).sql for value in values]
     if kinds & types.TEMPORALS and any(map(_is_any_text, values)):
@@ -194,6 +203,8 @@ def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
         return "NULL"
     if column.type.kind is Kind.INTEGER and value.type.kind in types.FLOATS:
         value = Fragment(f"my_round({value.sql}, 0, 0)", value.type)  # halves to even numbers
+    if column.type.kind in types.NUMBERS and value.type.kind in types.TEMPORALS:
+        value = to_number(value)
     if value.literal is not None:
         return _sqlite_literal(stored_value(_python_value(value), column.type, column.name, row))
     if column.type.kind is Kind.TEXT:

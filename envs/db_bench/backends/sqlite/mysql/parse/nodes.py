@@ -71,13 +71,8 @@ class Cast(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class Subquery(NamedTuple):
-    """A query as a value, or behind IN or EXISTS."""
-
-    query: "Query"
-
-
-Expression: TypeAlias = Constant | ColumnName | Star | Call | Operator | Case | Cast | Subquery
+Expression: TypeAlias = "Constant | ColumnName | Star | Call | Operator | Case | Cast | Query"
+"""A query is one as a value, and behind IN or EXISTS."""
 
 
 class Item(NamedTuple):
@@ -108,7 +103,7 @@ class Join(NamedTuple):
 
     source: TableName | Derived
     side: str
-    condition: Expression | None
+    condition: "Expression | None"
 
 
 class Select(NamedTuple):
@@ -116,9 +111,9 @@ class Select(NamedTuple):
 
     items: tuple[Item, ...]
     sources: tuple[Join, ...]
-    where: Expression | None
+    where: "Expression | None"
     group: tuple[Expression, ...]
-    having: Expression | None
+    having: "Expression | None"
     is_distinct: bool
 
 
@@ -174,7 +169,7 @@ class Change(NamedTuple):
     target: str
     sources: tuple[Join, ...]
     assignments: Assignments
-    where: Expression | None
+    where: "Expression | None"
     tail: Tail
 
 
@@ -184,7 +179,7 @@ class ColumnDefinition(NamedTuple):
     name: str
     declared: str
     is_nullable: bool = True
-    default: Expression | None = None
+    default: "Expression | None" = None
     keys: tuple[str, ...] = ()
 
 

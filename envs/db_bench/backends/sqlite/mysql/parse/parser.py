@@ -497,8 +497,9 @@ class _Parser:
             operator = "<>" if operator == "!=" else operator
             if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
                 operator += " ALL" if self._advance().upper == "ALL" else " ANY"
-                operator = _QUANTIFIED.get(operator, operator)
-                value = Operator(operator, (value, nodes.Subquery(self._subquery())))
+                if operator not in _QUANTIFIED:
+                    raise Mistake.NOT_SUPPORTED(operator)
+                value = Operator(_QUANTIFIED[operator], (value, self._subquery()))
             else:
                 value = Operator(operator, (value, self._predicate()))
         raise Mistake.STACK()
@@ -523,7 +524,7 @@ class _Parser:
             self._expect("AND")
             operands = (low, self._read_deeper(self._predicate))
         elif self._begins_query():
-            operands = (nodes.Subquery(self._subquery()),)
+            operands = (self._subquery(),)
         else:
             operands = self._read_in_parentheses(self._expression)
         return Operator(negation + operator, (value, *operands))
@@ -584,7 +585,7 @@ class _Parser:
             self._expect("+")
             return nodes.Call("DATE_ADD", (self._product(), amount, unit))
         if self._accept("EXISTS"):
-            return Operator("EXISTS", (nodes.Subquery(self._subquery()),))
+            return Operator("EXISTS", (self._subquery(),))
         return self._case() if self._accept("CASE") else self.fail()
 
     def _constant(self) -> nodes.Constant:
@@ -612,7 +613,7 @@ class _Parser:
     def _parenthesized(self) -> Expression:
         """Reads a query, a row or an expression in parentheses."""
         if self._begins_query():
-            return nodes.Subquery(self._subquery())
+            return self._subquery()
         self._advance()
         values = self._read_list(self._expression)
         self._expect(")")
@@ -690,6 +691,10 @@ class _Parser:
             part = self._sum()
             self._expect("IN")
             name, arguments = "LOCATE", (part, self._expression())
+        elif upper == "TIMESTAMPDIFF":
+            unit = self._expect(*words.INTERVAL_UNITS)
+            self._expect(",")
+            arguments = (nodes.Constant(unit, "text"), *self._read_list(self._expression))
         else:
             side = self._accept("BOTH", "LEADING", "TRAILING")
             removed: Expression = nodes.Constant(" ", "text")
@@ -703,7 +708,8 @@ class _Parser:
     def _separator(self) -> nodes.Constant:
         if not self._accept("SEPARATOR"):
             return nodes.Constant(",", "text")
-        return self._constant() if self.token.kind == "text" else self.fail()
+        text = self._advance().text if self.token.kind == "text" else self.fail()
+        return nodes.Constant(text, "text")
 
     def _window(self) -> nodes.Window:
         partition: tuple[Expression, ...] = ()

@@ -80,14 +80,19 @@ def parse_statements(sql: str) -> tuple[Statement, ...]:
         raise MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
     statements = []
     tokens: list[Token] = []
+    empty: int | None = None  # where nothing stands before a semicolon; at the end it may
     for match in _TOKEN.finditer(f"{sql}\n;"):
         kind = match.lastgroup or ""
         if kind == "space":
             continue
         token = _read(kind, match)
         if token.upper != ";":
+            if empty is not None:
+                raise Mistake.SYNTAX(sql[empty:][:80], sql.count("\n", 0, empty) + 1)
             tokens.append(token)
-        elif tokens:
+        elif not tokens:
+            empty = token.start if empty is None else empty
+        else:
             text = sql[tokens[0].start : tokens[-1].end]
             end = Token("end", "", "", tokens[-1].end, tokens[-1].end)
             statements.append(Statement(text, (*tokens, end)))

@@ -64,7 +64,7 @@ DATE_SHIFTS = {
     **dict.fromkeys(("DATE_ADD", "ADDDATE"), "DATE_ADD"),
     **dict.fromkeys(("DATE_SUB", "SUBDATE"), "DATE_SUB"),
 }
-WITH_SYNTAX = frozenset({*DATE_SHIFTS, "EXTRACT", "POSITION", "TRIM"})
+WITH_SYNTAX = frozenset({*DATE_SHIFTS, "EXTRACT", "POSITION", "TIMESTAMPDIFF", "TRIM"})
 """Functions with a grammar of their own."""
 CALLABLE = words("LEFT RIGHT IF MOD REPLACE REPEAT DATABASE SCHEMA INSERT CHAR ROW_NUMBER CONVERT")
 """Reserved words that are functions before a parenthesis."""

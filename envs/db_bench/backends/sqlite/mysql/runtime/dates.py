@@ -1,14 +1,13 @@
 """Dates and times as MySQL reads, adds and prints them; SQLite holds them as ISO text."""
 
 import re
-from calendar import month_abbr, month_name, monthrange
+from calendar import monthrange
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function, SQLiteValue
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, Kind, SQLiteValue
 
 _PARTS = re.compile(
     r"\s*(\d{2,4})[^\d\s](\d{1,2})[^\d\s](\d{1,2})"
@@ -120,35 +119,38 @@ def _step(moment: datetime, count: int, unit: str) -> datetime:
     return moment.replace(year=year, month=month + 1, day=day)
 
 
-def _suffix(day: int) -> str:
-    return "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
-
-
-_FORMATS: dict[str, Callable[[datetime], str]] = {
-    "Y": lambda m: f"{m.year:04}",
-    "y": lambda m: f"{m.year % 100:02}",
-    "m": lambda m: f"{m.month:02}",
-    "c": lambda m: str(m.month),
-    "M": lambda m: f"{m:%B}",
-    "b": lambda m: f"{m:%b}",
-    "d": lambda m: f"{m.day:02}",
-    "e": lambda m: str(m.day),
-    "D": lambda m: f"{m.day}{_suffix(m.day)}",
-    "j": lambda m: f"{m:%j}",
-    "W": lambda m: f"{m:%A}",
-    "a": lambda m: f"{m:%a}",
-    "w": lambda m: str(m.isoweekday() % 7),
-    "H": lambda m: f"{m.hour:02}",
-    "k": lambda m: str(m.hour),
-    **dict.fromkeys("hI", lambda m: f"{m:%I}"),
-    "l": lambda m: str((m.hour + 11) % 12 + 1),
-    "i": lambda m: f"{m.minute:02}",
-    **dict.fromkeys("sS", lambda m: f"{m.second:02}"),
-    "p": lambda m: f"{m:%p}",
-    "T": lambda m: f"{m:%H:%M:%S}",
-    "r": lambda m: f"{m:%I:%M:%S %p}",
+_DIRECTIVES = {
+    "Y": "%Y",
+    "m": "%m",
+    "d": "%d",
+    "M": "%B",
+    "b": "%b",
+    "H": "%H",
+    "i": "%M",
+    **dict.fromkeys("sS", "%S"),
+    "T": "%H:%M:%S",
+    "y": "%y",
+    "j": "%j",
+    "W": "%A",
+    "a": "%a",
+    "w": "%w",
+    **dict.fromkeys("hI", "%I"),
+    "p": "%p",
+    "r": "%I:%M:%S %p",
+}
+"""MySQL's letters of formats as Python's."""
+_UNPADDED: dict[str, Callable[[datetime], str]] = {
+    "c": lambda moment: str(moment.month),
+    "e": lambda moment: str(moment.day),
+    "D": lambda moment: f"{moment.day}{_suffix(moment.day)}",
+    "k": lambda moment: str(moment.hour),
+    "l": lambda moment: str((moment.hour + 11) % 12 + 1),
 }
 _REFUSED_FORMATS = frozenset("fUuVvXx")
+
+
+def _suffix(day: int) -> str:
+    return "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
 
 
 def _date_format(value: SQLiteValue, pattern: str) -> str | None:
@@ -158,68 +160,51 @@ def _date_format(value: SQLiteValue, pattern: str) -> str | None:
         return None
 
     def write(match: re.Match[str]) -> str:
-        if match[1] in _REFUSED_FORMATS:
+        letter = match[1]
+        if letter in _REFUSED_FORMATS:
             raise Mistake.NOT_SUPPORTED(f"DATE_FORMAT with {match[0]}")
-        return _FORMATS[match[1]](moment) if match[1] in _FORMATS else match[1]
+        if letter == "Y":  # Python's has no zeros before years below 1000
+            return f"{moment.year:04}"
+        if letter in _UNPADDED:
+            return _UNPADDED[letter](moment)
+        return moment.strftime(_DIRECTIVES[letter]) if letter in _DIRECTIVES else letter
 
     return re.sub(r"%(.)", write, pattern, flags=re.DOTALL)
 
 
-_READ_FORMATS = {
-    "Y": r"(?P<year>\d{4})",
-    **dict.fromkeys("mc", r"(?P<month>\d{1,2}+)"),
-    **dict.fromkeys("de", r"(?P<day>\d{1,2}+)"),
-    "M": rf"(?P<name>{'|'.join(month_name[1:])})",
-    "b": rf"(?P<name>{'|'.join(month_abbr[1:])})",
-    **dict.fromkeys("Hk", r"(?P<hour>\d{1,2}+)"),
-    "i": r"(?P<minute>\d{1,2}+)",
-    **dict.fromkeys("sS", r"(?P<second>\d{1,2}+)"),
-    "T": r"(?P<hour>\d{2}):(?P<minute>\d{2}):(?P<second>\d{2})",
-}
-
-
-def has_time(pattern: str) -> bool:
-    """Returns whether a format for STR_TO_DATE reads a time with the date.
-
-    Raises: MySQLError (1235) for what is not read here.
-    """
-    return "hour" in _reader(pattern).groupindex
+_READ = {letter: _DIRECTIVES[letter] for letter in "YmdMbHisST"} | {"c": "%m", "e": "%d", "k": "%H"}
+_READABLE = re.compile(r"(?:%\w(?:[^%\w]+|$))+", re.ASCII)
+"""Formats with something between the numbers: without, MySQL and Python may divide them unlike."""
 
 
 @lru_cache(maxsize=64)
-def _reader(pattern: str) -> re.Pattern[str]:
-    pieces = re.split(r"%(.)", pattern, flags=re.DOTALL)
-    letters = set(pieces[1::2])
-    try:
-        pieces[1::2] = [_READ_FORMATS[letter] for letter in pieces[1::2]]
-        pieces[::2] = map(re.escape, pieces[::2])
-        reader = re.compile("".join(pieces), re.ASCII | re.IGNORECASE)
-    except (KeyError, re.error):
-        raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE with {pattern:.40}") from None
-    is_date = {"year", "day"} <= set(reader.groupindex) and letters & set("mcMb")
-    if not is_date or ("minute" in reader.groupindex) > ("hour" in reader.groupindex):
+def _python_format(pattern: str) -> str:
+    """Returns a format for STR_TO_DATE as `strptime` takes it. Raises: MySQLError (1235)."""
+    letters = re.findall("%(.)", pattern)
+    directives = [_READ.get(letter, "") for letter in letters]
+    is_date = "%Y" in directives and "%d" in directives and len({*letters} & {*"mcMb"}) == 1
+    is_known = all(directives) and len({*directives}) == len(directives)
+    if not (is_date and is_known and _READABLE.fullmatch(pattern)):
         raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE with {pattern:.40}")
-    return reader
+    return re.sub("%(.)", lambda match: _READ[match[1]], pattern)
+
+
+def has_time(pattern: str) -> bool:
+    """Returns whether STR_TO_DATE reads a time with the date. Raises: MySQLError (1235)."""
+    return not {"%H", "%M", "%S"}.isdisjoint(re.findall("%.", _python_format(pattern)))
 
 
 def _str_to_date(text: str, pattern: str) -> str | None:
     """Returns the date or date and time of a text; None where it begins as none."""
-    reader = _reader(pattern)
-    match = reader.fullmatch(text)
-    if match is None:
-        if text[:1].isdigit() or text[:1] in (" ", "") or pattern[:2] in ("%M", "%b"):
-            raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE of {text:.40}")
-        return None
-    values = match.groupdict()
-    name = values.pop("name", None)
-    numbers = {key: int(value) for key, value in values.items()}
-    if name is not None:
-        names = month_name if len(name) > 3 else month_abbr
-        numbers["month"] = [other.lower() for other in names].index(name.lower())
     try:
-        moment = datetime(**numbers)  # type: ignore[arg-type]
-    except ValueError:
-        return None
+        moment = datetime.strptime(text, _python_format(pattern))
+    except ValueError as error:
+        is_no_day = str(error).startswith("day ")  # of that month
+        if is_no_day or (text[:1].isalpha() and pattern[:2] not in ("%M", "%b")):
+            return None
+        raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE of {text:.40}") from None
+    if not text.isascii():  # Python's digits are more than MySQL's
+        raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE of {text:.40}")
     return moment.isoformat(" ") if has_time(pattern) else moment.date().isoformat()
 
 

@@ -22,14 +22,13 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     StatementInterrupted,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
-    Function,
-    SQLiteValue,
     decimal_unit,
     exact_decimal,
+    float_text,
+    stored_value,
     to_decimal,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import float_text, stored_value
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import parse_type
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, SQLiteValue, parse_type
 
 MAX_TEXT_CHARS = 1 << 20
 NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
