@@ -18,7 +18,6 @@ from agentpeft.policies.settings.processes import (
     FaultToleranceSettings,
     LearnerSettings,
 )
-from agentpeft.policies.settings.retired import RETIRED
 from agentpeft.policies.settings.section import Count, CountOrZero, MayChange, Section
 from agentpeft.policies.settings.tasks import (
     CurriculumSettings,
@@ -270,6 +269,8 @@ def list_changeable() -> list[str]:
 
 def unknown_setting(name: str) -> SettingsError:
     """Returns the error for a dotted name that is no setting's, or no longer one."""
+    from agentpeft.policies.settings.retired import RETIRED
+
     if name in RETIRED:
         return SettingsError(f"{name} is no longer a setting: {RETIRED[name]}")
     names = setting_names()
