@@ -313,7 +313,7 @@ class Algorithm:
         if name == "train":
             self._num_episodes += len(report.records)
         if self.settings.output.episodes:
-            append = partial(append_to_run, self.run_dir, self.settings.output, self.iteration)
+            append = partial(append_to_run, self.run_dir, self.iteration)
             append(name, report.records)
             if name == "train":
                 append("tokens", self._learners.call_all(LearnerActor.read_token_records))

@@ -72,22 +72,12 @@ class OutputSettings(Section):
     where `episodes` is true; a resumed run goes on there.
     """
     episodes: MayChange[bool] = True
-    """Writes every episode with its messages to `sessions/`."""
-    max_session_file_mib: float = Field(default=256.0, gt=0)
-    """Size from which on a file of `sessions/` is closed, as `train.000001.jsonl` and so on, and
-    the next iteration's episodes begin a new `train.jsonl`. Readers of a run take all of them.
+    """Writes every episode with its messages to `sessions/`: some kilobytes each, so turn it off
+    for a long run on a small disk.
     """
-    num_session_files_kept: int = Field(default=16, ge=2, le=10**6)
-    """Number of files of `train`, `eval` and `tokens` each that are kept, the newest."""
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
-        limits = {"max_session_file_mib", "num_session_files_kept"}
-        if not self.episodes and self.changed() & limits:
-            yield (
-                "output.max_session_file_mib and num_session_files_kept have no effect with "
-                "output.episodes = false"
-            )
         has_stages = bool(run.curriculum.stages) or run.environment.is_adaptive
         if self.checkpoint_interval == "epoch" and (
             has_stages or run.curriculum.sampling != "uniform"

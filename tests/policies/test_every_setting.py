@@ -108,12 +108,6 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "output.num_checkpoints_kept": ("1", "output.checkpoint_interval=1"),
     "output.tensorboard": ("true",),
     "output.episodes": ("false",),
-    "output.max_session_file_mib": ("1e-4",),
-    "output.num_session_files_kept": (
-        "2",
-        "output.max_session_file_mib=1e-4",
-        "training.num_iterations=4",
-    ),
 }
 """For each setting another value, and what both runs are given besides."""
 ELSEWHERE = {
