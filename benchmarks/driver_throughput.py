@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
+from agentpeft.apps.drivers.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.environments import EnvPool
 

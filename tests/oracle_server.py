@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from agentpeft.envs.tools.tool_episode import tool_kwargs
+from agentpeft.apps.drivers.tool_episode import tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.environments import EnvPool
 

@@ -9,7 +9,7 @@ from inspect_ai.scorer import Score, Scorer, Target, accuracy, mean, scorer, std
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo, ToolParams
 
-from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
+from agentpeft.apps.drivers.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.environments import EnvPool
 

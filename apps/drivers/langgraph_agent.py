@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
-from agentpeft.envs.tools.tool_episode import ToolEpisode
+from agentpeft.apps.drivers.tool_episode import ToolEpisode
 from agentpeft.envs.tools.tool_table import ToolCall
 
 Update = dict[str, list[AnyMessage]]

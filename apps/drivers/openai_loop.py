@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentpeft.envs.tools.tool_episode import ToolEpisode
+from agentpeft.apps.drivers.tool_episode import ToolEpisode
 from agentpeft.policies.rollout.environments import Env
 
 

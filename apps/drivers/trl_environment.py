@@ -11,9 +11,9 @@ from functools import lru_cache, wraps
 from typing import Any
 
 from agentpeft.apps.drivers.task_rows import from_rows, is_task_row, to_rows
+from agentpeft.apps.drivers.tool_episode import OVER, ToolEpisode, tool_kwargs
 from agentpeft.envs import SettingsError, Task
-from agentpeft.envs.tools.tool_episode import OVER, ToolEpisode, find_tools, tool_kwargs
-from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable
+from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable, find_tools
 from agentpeft.policies.rollout.environments import Env, EnvPool
 
 

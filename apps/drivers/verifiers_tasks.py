@@ -14,7 +14,7 @@ from openai import OpenAI
 from pydantic import Field
 
 from agentpeft.apps.drivers.openai_loop import play_by_tools
-from agentpeft.envs.tools.tool_episode import tool_kwargs
+from agentpeft.apps.drivers.tool_episode import tool_kwargs
 from agentpeft.policies.rollout.environments import EnvPool
 
 __all__ = ["GymTaskset", "ToolHarness"]

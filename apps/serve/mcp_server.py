@@ -23,6 +23,7 @@ from typing import Annotated, Any, TextIO
 
 from typer import Argument, Option
 
+from agentpeft.apps.drivers.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.apps.training_tool.mcp_tools import (
     Json,
     Report,
@@ -33,8 +34,7 @@ from agentpeft.apps.training_tool.mcp_tools import (
 from agentpeft.envs import Outcome
 from agentpeft.envs.core.errors import check_count
 from agentpeft.envs.core.unicode_text import to_utf8
-from agentpeft.envs.tools.tool_episode import ToolEpisode, find_tools, tool_kwargs
-from agentpeft.envs.tools.tool_table import ToolCall
+from agentpeft.envs.tools.tool_table import ToolCall, find_tools
 from agentpeft.launch.run.command_line import (
     FAILURES,
     WRONG,

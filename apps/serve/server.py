@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 
+from agentpeft.apps.drivers.tool_episode import tool_kwargs
 from agentpeft.apps.lab.playing.beside import OtherPlayer
 from agentpeft.apps.serve.application import make_application
 from agentpeft.apps.serve.gate import Limits
@@ -20,7 +21,6 @@ from agentpeft.apps.serve.metrics import ServerMetrics
 from agentpeft.apps.serve.session import ServedEnvironment
 from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.system.garbage import present_objects_set_apart
-from agentpeft.envs.tools.tool_episode import tool_kwargs
 
 logger = logging.getLogger(__name__)
 _PING_S = 20.0

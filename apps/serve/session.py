@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from gymnasium.error import ResetNeeded
 from pydantic import BaseModel, ConfigDict
 
+from agentpeft.apps.drivers.tool_episode import compose_answer
 from agentpeft.apps.lab.playing.beside import OtherPlayer, play_others
 from agentpeft.apps.serve.metrics import ServerMetrics
 from agentpeft.apps.serve.openenv_types import (
@@ -41,8 +42,7 @@ from agentpeft.envs.core.errors import UnknownTaskError, shown
 from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.remote.messages import PROTOCOL, read_random_state, write_random_state
 from agentpeft.envs.remote.tasks import get_content
-from agentpeft.envs.tools.tool_episode import compose_answer, find_tools
-from agentpeft.envs.tools.tool_table import ToolCall
+from agentpeft.envs.tools.tool_table import ToolCall, find_tools
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.environments import (
     CLOSE_S,

@@ -211,3 +211,18 @@ def act(action: str) -> str:
 
 ANY_TEXT = ToolTable(act, find_call=lambda action: ToolCall("act", {"action": action}))
 """One tool whose argument is the action: for environments without tools of their own."""
+
+
+def find_tools(env_id: str) -> ToolTable:
+    """Returns the tools of a registered environment. Raises: SettingsError on an unknown id."""
+    from gymnasium.envs.registration import load_env_creator
+
+    from agentpeft.envs.core.text_env import TextEnv
+    from agentpeft.envs.registration import find_spec
+
+    creator: object = find_spec(env_id).entry_point
+    if isinstance(creator, str):
+        creator = load_env_creator(creator)
+    if isinstance(creator, type) and issubclass(creator, TextEnv):
+        return creator.get_tools()
+    return ANY_TEXT

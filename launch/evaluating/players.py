@@ -14,7 +14,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.tools.tool_episode import find_tools
+from agentpeft.envs.tools.tool_table import find_tools
 from agentpeft.launch.evaluating.adapter_bank import AdapterBank, read_bank
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
 from agentpeft.policies.engines.player import Player

@@ -12,8 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.core.unicode_text import to_utf8
-from agentpeft.envs.tools.tool_episode import find_tools
-from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable, read_json
+from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable, find_tools, read_json
 from agentpeft.policies.messages import Ids
 from agentpeft.policies.rollout.chat import (
     ACTION,

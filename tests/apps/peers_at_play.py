@@ -76,7 +76,7 @@ def play_langgraph():
     from langchain_core.outputs import ChatGeneration, ChatResult
 
     from agentpeft.apps.drivers.langgraph_agent import make_graph
-    from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
+    from agentpeft.apps.drivers.tool_episode import ToolEpisode, tool_kwargs
     from agentpeft.policies.rollout.environments import EnvPool
 
     calls, _ = oracle_calls(GAME, NUM_TASKS)

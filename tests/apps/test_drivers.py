@@ -13,10 +13,10 @@ import torch
 from needed_blocks import run_block
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agentpeft.apps.drivers.tool_episode import OVER
 from agentpeft.apps.drivers.trl_environment import TrlEnvironment, make_rows
 from agentpeft.apps.drivers.trl_rollout import TrlRollout, episode_return
 from agentpeft.envs import ENV_IDS, EnvFault, SettingsError, Taskset, UnknownTaskError
-from agentpeft.envs.tools.tool_episode import OVER
 
 PAGE = "docs/training/drivers.md"
 ENV_ID, TURNS = "AgentPEFT/Arithmetic-v0", {"num_digits": 1, "max_turns": 3, "invalid_ends": False}

@@ -16,11 +16,11 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 from websockets.exceptions import InvalidStatus
 
+from agentpeft.apps.drivers.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.apps.serve.application import make_application
 from agentpeft.apps.serve.gate import Limits
 from agentpeft.apps.serve.metrics import ServerMetrics
 from agentpeft.apps.serve.session import ServedEnvironment
-from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
 
 DB_BENCH, ARITHMETIC = "AgentPEFT/DBBench-v0", "AgentPEFT/Arithmetic-v0"

@@ -10,8 +10,8 @@ from openai import OpenAI
 from oracle_server import oracle_calls, oracle_server
 
 from agentpeft.apps.drivers.openai_loop import play_by_tools
+from agentpeft.apps.drivers.tool_episode import tool_kwargs
 from agentpeft.envs import Outcome
-from agentpeft.envs.tools.tool_episode import tool_kwargs
 from agentpeft.policies.rollout.environments import EnvPool
 
 PAGE = "docs/training/drivers.md"

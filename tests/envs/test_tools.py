@@ -6,6 +6,7 @@ import gymnasium
 import pytest
 from toy_env import EchoEnv
 
+from agentpeft.apps.drivers.tool_episode import OVER, ToolEpisode, tool_kwargs
 from agentpeft.envs import ENV_IDS, Outcome
 from agentpeft.envs.arithmetic.tools import TOOLS as ARITHMETIC
 from agentpeft.envs.db_bench.actions import RunSQL, parse_action
@@ -13,7 +14,6 @@ from agentpeft.envs.db_bench.tools import TOOLS as DB_BENCH
 from agentpeft.envs.os_interaction.actions import Command
 from agentpeft.envs.os_interaction.actions import parse_action as parse_shell_action
 from agentpeft.envs.os_interaction.tools import TOOLS as OS_INTERACTION
-from agentpeft.envs.tools.tool_episode import OVER, ToolEpisode, tool_kwargs
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
 
 MALFORMED = [

@@ -4,13 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
 
 from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import TextEnv
-from agentpeft.envs.registration import find_spec
-from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable
+from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, find_tools
 
 OVER = "The episode is over."
 
@@ -25,7 +23,8 @@ class ToolEpisode:
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
         """`env` is at the start of an episode; one that is no `TextEnv` has the tool `act`."""
         self._env = env
-        self.tools = get_tools(env)
+        text_env = env.unwrapped
+        self.tools = text_env.get_tools() if isinstance(text_env, TextEnv) else ANY_TEXT
         self.episode_return = 0.0
         self.outcome = Outcome.ONGOING
         self.is_over = False
@@ -78,21 +77,6 @@ def compose_answer(observation: str, problem: str | None, *, is_over: bool) -> s
     if problem is not None:
         observation = f"Invalid call: {problem}."
     return observation or (OVER if is_over else "(no output)")
-
-
-def get_tools(env: gymnasium.Env[Any, Any]) -> ToolTable:
-    """Returns an environment's tools."""
-    return env.unwrapped.get_tools() if isinstance(env.unwrapped, TextEnv) else ANY_TEXT
-
-
-def find_tools(env_id: str) -> ToolTable:
-    """Returns the tools of a registered environment. Raises: SettingsError on an unknown id."""
-    creator: object = find_spec(env_id).entry_point
-    if isinstance(creator, str):
-        creator = load_env_creator(creator)
-    if isinstance(creator, type) and issubclass(creator, TextEnv):
-        return creator.get_tools()
-    return ANY_TEXT
 
 
 def tool_kwargs(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
