@@ -259,7 +259,6 @@ _ALIASES = {
 
 @handles(nodes.Call)
 def _call(node: nodes.Call, scope: Scope) -> Fragment:
-    """Returns a function call. Raises: MySQLError (1235, 1305, 1582)."""
     written = node.name.upper()
     name = _ALIASES.get(written, written)
     if "." in name:
@@ -339,7 +338,6 @@ def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
 
 
 def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
-    """Returns SUM or AVG."""
     if value.type.kind is Kind.TEXT and not value.is_collated and value.literal is None:
         raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
     number = to_number(value)

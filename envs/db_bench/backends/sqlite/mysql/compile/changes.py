@@ -27,8 +27,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
 )
 
 
-def compile_insert(node: nodes.Insert, schema: Schema) -> str:
-    """Translates INSERT. Raises: MySQLError."""
+def compile_change(node: nodes.Insert | nodes.Change, schema: Schema) -> str:
+    """Translates INSERT, UPDATE and DELETE. Raises: MySQLError."""
+    if isinstance(node, nodes.Change):
+        return _compile_change(node, schema)
     table = find_table(node.table, schema)
     columns = _insert_columns(node.columns, table)
     scope = Scope(schema, refused=table.by_name)
@@ -94,8 +96,7 @@ def _stored(node: nodes.Expression, column: ColumnSchema, row: int, scope: Scope
         return store(value._replace(literal=None), column, row)
 
 
-def compile_change(node: nodes.Change, schema: Schema) -> str:
-    """Translates UPDATE of one table or DELETE from one. Raises: MySQLError."""
+def _compile_change(node: nodes.Change, schema: Schema) -> str:
     scope = Scope(schema, Scope(schema))
     tables = {
         join.source.alias: find_table(join.source, schema)

@@ -199,16 +199,11 @@ def _row(node: nodes.Operator, scope: Scope) -> Fragment:
     raise Mistake.OPERAND(1)
 
 
-@handles("IS NULL", "IS NOT NULL")
-def _is_null(node: nodes.Operator, scope: Scope) -> Fragment:
+@handles(*(f"IS {word}" for word in ("NULL", "TRUE", "FALSE", "NOT NULL", "NOT TRUE", "NOT FALSE")))
+def _is(node: nodes.Operator, scope: Scope) -> Fragment:
     value = compile_expression(node.operands[0], scope)
-    return Fragment(f"({value.sql} {node.operator})", types.INTEGER)
-
-
-@handles("IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
-def _is_true(node: nodes.Operator, scope: Scope) -> Fragment:
-    condition = compile_condition(node.operands[0], scope)
-    return Fragment(f"({condition} {node.operator})", types.INTEGER)
+    sql = value.sql if node.operator.endswith("NULL") else to_number(value).sql
+    return Fragment(f"({sql} {node.operator})", types.INTEGER)
 
 
 def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:

@@ -125,7 +125,6 @@ def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.
 
 
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
-    """Returns the select list, and its bare columns."""
     scope.begin("field list", aggregates=True, windows=True)
     projections: Projections = []
     bare: NumberedColumns = []

@@ -229,7 +229,6 @@ class _Parser:
         return nodes.Create(table, columns, if_not_exists)
 
     def _definition(self) -> nodes.Definition:
-        """Reads a column or a key of CREATE TABLE."""
         if self._accept_all("PRIMARY", "KEY") or self._accept("UNIQUE"):
             is_primary = self._peek(-1).upper == "KEY"
             if not is_primary:
@@ -295,7 +294,6 @@ class _Parser:
         return nodes.PlainStatement("TRUNCATE", (self._table(),))
 
     def _set(self) -> nodes.Node:
-        """Only `SET autocommit` is done."""
         self._accept("SESSION")
         if not self._accept_all("AUTOCOMMIT", "="):
             raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
@@ -363,7 +361,6 @@ class _Parser:
         return True
 
     def _subquery(self) -> Query:
-        """Reads a query in parentheses."""
         self._expect("(")
         query = self._query()
         self._expect(")")
@@ -611,7 +608,6 @@ class _Parser:
         return nodes.ColumnName(*reversed(names))
 
     def _parenthesized(self) -> Expression:
-        """Reads a query, a row or an expression in parentheses."""
         if self._begins_query():
             return self._subquery()
         self._advance()
@@ -642,7 +638,6 @@ class _Parser:
         return self._finish_call(self._name(may_be_reserved=True))
 
     def _finish_call(self, name: str) -> nodes.Call | nodes.Cast:
-        """Reads what follows a function's name."""
         upper = name.upper()
         self._expect("(")
         if upper in ("CAST", "CONVERT"):
