@@ -58,6 +58,7 @@ def test_no_function_of_mysql_is_said_to_be_missing(mysql):
         ),
         ("SELECT AVG(ROUND(1.1e0, 1)) FROM staff WHERE ROUND(1.1e0, 1) / 3 = 0.36667", [(1.1,)]),
         ("SELECT 1.1e0 * 3", [(3.3000000000000003,)]),
+        ("SELECT CASE 'b' WHEN 2.5 THEN 1 WHEN 'é' THEN 2 WHEN 'B' THEN 3 END", [(3,)]),
         ("SELECT -id AS age FROM staff WHERE age < 40 ORDER BY age + 0", [(-2,), (-1,), (-5,)]),
         (
             "SELECT MAX(id) AS age FROM staff GROUP BY age HAVING age > 29 ORDER BY 1",
@@ -82,6 +83,8 @@ def test_what_was_wrong_once_is_right(mysql, sql, rows):
         ("SELECT id FROM staff WHERE (team, age) IN ('hr', 'IT')", 1241),
         ("CREATE TABLE z", 1113),
         ("SELECT staff.id", 1109),
+        ("DELETE s FROM nowhere", 1109),
+        ("SELECT missing FROM staff WHERE 1e400 > 1", 1367),
         ("SELECT 1 FROM staff GROUP BY SUM(id)", 1111),
         ("SELECT COUNT(*) FROM staff GROUP BY 1", 1056),
         ("SELECT YEAR(DATE(hired)) FROM staff GROUP BY YEAR(hired)", 1055),

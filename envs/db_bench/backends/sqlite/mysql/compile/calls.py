@@ -49,7 +49,7 @@ def _concat(values: list[Fragment]) -> Fragment:
 
 
 def _numeric(value: Fragment) -> Fragment:
-    if value.type.kind in types.TEMPORALS:
+    if value.type.kind in types.TEMPORALS | {Kind.NULL}:
         raise Mistake.NOT_SUPPORTED(f"a function of numbers of {value.type.kind}")
     return to_number(value)
 
@@ -221,7 +221,7 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     for kind, text in _SIGNATURES.items()
     for match in re.finditer(r"(\w+)\((\w*)(\W?)\)", text)
 } | {
-    "IF": (3, 3, lambda values: choose("", [to_number(values[0]).sql], values[1:])),
+    "IF": (3, 3, lambda values: choose([to_number(values[0]).sql], values[1:])),
     "IFNULL": (2, 2, _coalesce),
     "COALESCE": (1, _MOST, _coalesce),
     "NULLIF": (2, 2, _nullif),

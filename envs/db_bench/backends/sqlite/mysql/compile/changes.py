@@ -98,13 +98,10 @@ def _stored(node: nodes.Expression, column: ColumnSchema, row: int, scope: Scope
 
 def _compile_change(node: nodes.Change, schema: Schema) -> str:
     scope = Scope(schema, Scope(schema))
-    tables = {
-        join.source.alias: find_table(join.source, schema)
-        for join in node.sources
-        if isinstance(join.source, nodes.TableName)
-    }
-    if node.target and node.target not in tables:
+    names = [join.source for join in node.sources if isinstance(join.source, nodes.TableName)]
+    if node.target and node.target not in [name.alias for name in names]:
         raise Mistake.UNKNOWN_TABLE_IN(node.target, "MULTI DELETE")
+    tables = {name.alias: find_table(name, schema) for name in names}
     source = compile_joins(node.sources, scope)
     scope.clause = "field list"
     is_joined = len(node.sources) > 1 or bool(node.target)

@@ -187,14 +187,14 @@ def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:
     return Kind.DATETIME if has_time else Kind.DATE
 
 
-def choose(operand: str, tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
+def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
     """Returns a CASE over tests; `values` has one more, for when none holds."""
     kind = types.merge_types(value.type for value in values)
     *chosen, default = [convert(value, kind).sql for value in values]
     branches = " ".join(
         f"WHEN {test} THEN {value}" for test, value in zip(tests, chosen, strict=True)
     )
-    return Fragment(f"(CASE {operand} {branches} ELSE {default} END)", kind)
+    return Fragment(f"(CASE {branches} ELSE {default} END)", kind)
 
 
 def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:

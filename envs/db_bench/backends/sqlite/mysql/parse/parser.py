@@ -4,6 +4,7 @@ It reads no more than it knows, so that nothing runs with less meaning than it w
 word that it cannot use is an error: 1235 if it is one of MySQL's (`words.REFUSED`), else 1064.
 """
 
+import math
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -590,6 +591,8 @@ class _Parser:
         if token.kind == "number":
             if len(token.text) > _MAX_DIGITS:
                 raise Mistake.NUMBER_RANGE("DECIMAL", token.text[:_MAX_DIGITS])
+            if math.isinf(float(token.text)):
+                raise Mistake.BAD_DOUBLE(token.text)
             return nodes.Constant(token.text, "number")
         if token.kind == "text":
             text = token.text
