@@ -58,6 +58,7 @@ def test_no_function_of_mysql_is_said_to_be_missing(mysql):
         ),
         ("SELECT AVG(ROUND(1.1e0, 1)) FROM staff WHERE ROUND(1.1e0, 1) / 3 = 0.36667", [(1.1,)]),
         ("SELECT 1.1e0 * 3", [(3.3000000000000003,)]),
+        ("SELECT CONCAT(ROUND(123456789.123456789e0, 9))", [("123456789.123456790",)]),
         ("SELECT CASE 'b' WHEN 2.5 THEN 1 WHEN 'é' THEN 2 WHEN 'B' THEN 3 END", [(3,)]),
         ("SELECT -id AS age FROM staff WHERE age < 40 ORDER BY age + 0", [(-2,), (-1,), (-5,)]),
         (
@@ -92,6 +93,7 @@ def test_what_was_wrong_once_is_right(mysql, sql, rows):
         ("DELETE FROM staff WHERE hired < 3", 1235),
         ("SELECT 1 FROM staff ORDER BY -1", 1235),
         ("; SELECT 1", 1064),
+        ("SELECT 1 FROM staff WHERE INTERVAL 1 DAY + hired > '2020-01-01'", 1235),
         ("SELECT 1; ; SELECT 2", 1064),
         ("SELECT GROUP_CONCAT(id SEPARATOR ',' '-') FROM staff", 1064),
     ],

@@ -95,7 +95,8 @@ def to_text(value: Fragment) -> Fragment:
     """Returns a value as MySQL prints it."""
     kind = value.type.kind
     if kind is Kind.DECIMAL or (kind is Kind.DOUBLE and value.type.scale < types.UNFIXED):
-        return Fragment(f"my_decimal_text({value.sql}, {value.type.scale})", types.TEXT)
+        function = "my_decimal_text" if kind is Kind.DECIMAL else "my_fixed_text"
+        return Fragment(f"{function}({value.sql}, {value.type.scale})", types.TEXT)
     if kind in types.FLOATS:
         return Fragment(f"my_float_text({value.sql}, {int(kind is Kind.FLOAT)})", types.TEXT)
     if kind is Kind.INTEGER:

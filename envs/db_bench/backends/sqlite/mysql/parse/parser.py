@@ -581,7 +581,7 @@ class _Parser:
             amount = self._expression()
             unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
             self._expect("+")
-            return nodes.Call("DATE_ADD", (self._product(), amount, unit))
+            return nodes.Call("DATE_ADD", (self._comparison(), amount, unit))  # as far as AND
         if self._accept("EXISTS"):
             return Operator("EXISTS", (self._subquery(),))
         return self._case() if self._accept("CASE") else self.fail()
