@@ -10,7 +10,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
     find_table,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import compile_limit
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
+    compile_limit,
+    find_position,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_condition,
     compile_expression,
@@ -190,8 +193,7 @@ def _limited(tail: nodes.Tail, source: str, table: TableSchema, where: str, scop
         return where
     scope.clause = "order clause"
     for term, _ in tail.order:
-        if isinstance(term, nodes.Constant) and term.text.isdigit() and term.kind == "number":
-            raise Mistake.UNKNOWN_COLUMN(term.text, scope.clause)  # there are no positions
+        find_position(term, 0, scope.clause)  # there are none
     order = f" {compile_order(tail.order, scope)}" if tail.order else ""
     row = table.row_id
     return f" WHERE {row} IN (SELECT {row} FROM {source}{where}{order}{compile_limit(tail)})"
