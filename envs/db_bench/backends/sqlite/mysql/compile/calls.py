@@ -129,7 +129,8 @@ def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
     elif kind.kind not in (Kind.DATE, Kind.DATETIME):
         kind = types.TEXT
     date, unit_sql = _convert("d", base, "INTERVAL"), _convert("u", unit, "INTERVAL")
-    return Fragment(f"my_date_add({date}, {amount.sql}, {unit_sql}, {sign})", kind)
+    function = "my_strict_date_add" if STRICT.get() else "my_date_add"
+    return Fragment(f"{function}({date}, {amount.sql}, {unit_sql}, {sign})", kind)
 
 
 def _parsed_date(values: list[Fragment]) -> Fragment:

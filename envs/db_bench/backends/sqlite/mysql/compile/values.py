@@ -166,8 +166,11 @@ def _is_any_text(value: Fragment) -> bool:
     return is_text and not _is_sum_of_dates(value)
 
 
+_SUMS_OF_DATES = ("my_date_add(", "my_strict_date_add(")
+
+
 def _is_sum_of_dates(value: Fragment) -> bool:
-    return value.type.kind is Kind.TEXT and value.sql.startswith("my_date_add(")
+    return value.type.kind is Kind.TEXT and value.sql.startswith(_SUMS_OF_DATES)
 
 
 def _is_no_date(value: Fragment) -> bool:
