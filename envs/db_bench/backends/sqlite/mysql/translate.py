@@ -6,14 +6,17 @@ from sys import getsizeof
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes, tables
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
+    compile_query,
+    find_table,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import CompiledQuery, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import STRICT
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.parser import parse
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import Statement
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
 
 
 class StatementKind(StrEnum):
@@ -68,17 +71,15 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
     node = parse(statement)
     if isinstance(node, nodes.Query):
         return _read(compile_query(node, Scope(schema)))
-    if isinstance(node, nodes.Insert | nodes.Change):
-        strict = STRICT.set(True)
-        try:
-            if isinstance(node, nodes.Insert):
-                return Translation(StatementKind.WRITE, (changes.compile_insert(node, schema),))
-            return Translation(StatementKind.WRITE, (changes.compile_change(node, schema),))
-        finally:
-            STRICT.reset(strict)
     if isinstance(node, nodes.Create):
-        return _define(*tables.compile_create(node, schema))
-    return _command(node, schema)
+        return _define(tables.compile_create(node, schema))
+    if isinstance(node, nodes.PlainStatement):
+        return _command(node, schema)
+    strict = STRICT.set(True)
+    try:
+        return Translation(StatementKind.WRITE, (changes.compile_change(node, schema),))
+    finally:
+        STRICT.reset(strict)
 
 
 def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
@@ -86,17 +87,16 @@ def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
         return Translation(StatementKind(node.words.lower()))
     if node.words == "DESCRIBE":
         return _read(tables.describe(node, schema))
-    if node.words == "SHOW TABLES":
-        return _read(tables.show_tables(schema))
-    if node.words == "SHOW DATABASES":
-        return _read(tables.show_databases(schema))
+    if node.words.startswith("SHOW"):
+        return _read(tables.show(node, schema))
     if node.words == "TRUNCATE":
-        return _define(*tables.compile_truncate(node, schema))
+        table = find_table(node.tables[0], schema)
+        return _define(((f"DELETE FROM {quote_name(table.name)}",), schema))
     if node.words == "USE":
         if node.tables[0].name != schema.name:
             raise Mistake.NOT_SUPPORTED(f"USE {node.tables[0].name}")
         return Translation(StatementKind.USE)
-    return _define(*tables.compile_drop(node, schema))
+    return _define(tables.compile_drop(node, schema))
 
 
 def _read(query: CompiledQuery) -> Translation:
@@ -104,5 +104,6 @@ def _read(query: CompiledQuery) -> Translation:
     return Translation(StatementKind.READ, (query.sql,), types)
 
 
-def _define(sql: tuple[str, ...], schema: Schema) -> Translation:
+def _define(definition: tables.Definition) -> Translation:
+    sql, schema = definition
     return Translation(StatementKind.DEFINITION, sql, schema=schema)

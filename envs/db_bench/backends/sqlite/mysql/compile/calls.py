@@ -49,7 +49,7 @@ def _concat(values: list[Fragment]) -> Fragment:
 
 
 def _numeric(value: Fragment) -> Fragment:
-    if value.type.kind in types.TEMPORALS:
+    if value.type.kind in types.TEMPORALS | {Kind.NULL}:
         raise Mistake.NOT_SUPPORTED(f"a function of numbers of {value.type.kind}")
     return to_number(value)
 
@@ -129,7 +129,8 @@ def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
     elif kind.kind not in (Kind.DATE, Kind.DATETIME):
         kind = types.TEXT
     date, unit_sql = _convert("d", base, "INTERVAL"), _convert("u", unit, "INTERVAL")
-    return Fragment(f"my_date_add({date}, {amount.sql}, {unit_sql}, {sign})", kind)
+    function = "my_strict_date_add" if STRICT.get() else "my_date_add"
+    return Fragment(f"{function}({date}, {amount.sql}, {unit_sql}, {sign})", kind)
 
 
 def _parsed_date(values: list[Fragment]) -> Fragment:
@@ -221,7 +222,7 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     for kind, text in _SIGNATURES.items()
     for match in re.finditer(r"(\w+)\((\w*)(\W?)\)", text)
 } | {
-    "IF": (3, 3, lambda values: choose("", [to_number(values[0]).sql], values[1:])),
+    "IF": (3, 3, lambda values: choose([to_number(values[0]).sql], values[1:])),
     "IFNULL": (2, 2, _coalesce),
     "COALESCE": (1, _MOST, _coalesce),
     "NULLIF": (2, 2, _nullif),
@@ -259,7 +260,6 @@ _ALIASES = {
 
 @handles(nodes.Call)
 def _call(node: nodes.Call, scope: Scope) -> Fragment:
-    """Returns a function call. Raises: MySQLError (1235, 1305, 1582)."""
     written = node.name.upper()
     name = _ALIASES.get(written, written)
     if "." in name:
@@ -339,7 +339,6 @@ def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
 
 
 def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
-    """Returns SUM or AVG."""
     if value.type.kind is Kind.TEXT and not value.is_collated and value.literal is None:
         raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
     number = to_number(value)

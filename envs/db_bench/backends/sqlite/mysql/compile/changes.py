@@ -10,7 +10,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
     find_table,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import compile_limit
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
+    compile_limit,
+    find_position,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_condition,
     compile_expression,
@@ -27,8 +30,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
 )
 
 
-def compile_insert(node: nodes.Insert, schema: Schema) -> str:
-    """Translates INSERT. Raises: MySQLError."""
+def compile_change(node: nodes.Insert | nodes.Change, schema: Schema) -> str:
+    """Translates INSERT, UPDATE and DELETE. Raises: MySQLError."""
+    if isinstance(node, nodes.Change):
+        return _compile_change(node, schema)
     table = find_table(node.table, schema)
     columns = _insert_columns(node.columns, table)
     scope = Scope(schema, refused=table.by_name)
@@ -94,16 +99,12 @@ def _stored(node: nodes.Expression, column: ColumnSchema, row: int, scope: Scope
         return store(value._replace(literal=None), column, row)
 
 
-def compile_change(node: nodes.Change, schema: Schema) -> str:
-    """Translates UPDATE of one table or DELETE from one. Raises: MySQLError."""
+def _compile_change(node: nodes.Change, schema: Schema) -> str:
     scope = Scope(schema, Scope(schema))
-    tables = {
-        join.source.alias: find_table(join.source, schema)
-        for join in node.sources
-        if isinstance(join.source, nodes.TableName)
-    }
-    if node.target and node.target not in tables:
+    names = [join.source for join in node.sources if isinstance(join.source, nodes.TableName)]
+    if node.target and node.target not in [name.alias for name in names]:
         raise Mistake.UNKNOWN_TABLE_IN(node.target, "MULTI DELETE")
+    tables = {name.alias: find_table(name, schema) for name in names}
     source = compile_joins(node.sources, scope)
     scope.clause = "field list"
     is_joined = len(node.sources) > 1 or bool(node.target)
@@ -192,8 +193,7 @@ def _limited(tail: nodes.Tail, source: str, table: TableSchema, where: str, scop
         return where
     scope.clause = "order clause"
     for term, _ in tail.order:
-        if isinstance(term, nodes.Constant) and term.text.isdigit() and term.kind == "number":
-            raise Mistake.UNKNOWN_COLUMN(term.text, scope.clause)  # there are no positions
+        find_position(term, 0, scope.clause)  # there are none
     order = f" {compile_order(tail.order, scope)}" if tail.order else ""
     row = table.row_id
     return f" WHERE {row} IN (SELECT {row} FROM {source}{where}{order}{compile_limit(tail)})"

@@ -1,6 +1,5 @@
 """Columns, literals, operators, CASE and CAST as SQLite text with types."""
 
-import math
 from collections.abc import Callable
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
@@ -41,10 +40,8 @@ def _constant(node: nodes.Constant, scope: Scope) -> Fragment:
 
 
 def _number_type(text: str) -> SqlType:
-    """Returns a number's type. Raises: MySQLError (1235, 1367) for one too long for a double."""
+    """Returns a number's type. Raises: MySQLError (1235) for one too long for a double."""
     if "e" in text.lower():
-        if math.isinf(float(text)):
-            raise Mistake.BAD_DOUBLE(text)
         return types.DOUBLE
     digits, _, decimals = text.partition(".")
     if "." in text:
@@ -199,16 +196,11 @@ def _row(node: nodes.Operator, scope: Scope) -> Fragment:
     raise Mistake.OPERAND(1)
 
 
-@handles("IS NULL", "IS NOT NULL")
-def _is_null(node: nodes.Operator, scope: Scope) -> Fragment:
+@handles(*(f"IS {word}" for word in ("NULL", "TRUE", "FALSE", "NOT NULL", "NOT TRUE", "NOT FALSE")))
+def _is(node: nodes.Operator, scope: Scope) -> Fragment:
     value = compile_expression(node.operands[0], scope)
-    return Fragment(f"({value.sql} {node.operator})", types.INTEGER)
-
-
-@handles("IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
-def _is_true(node: nodes.Operator, scope: Scope) -> Fragment:
-    condition = compile_condition(node.operands[0], scope)
-    return Fragment(f"({condition} {node.operator})", types.INTEGER)
+    sql = value.sql if node.operator.endswith("NULL") else to_number(value).sql
+    return Fragment(f"({sql} {node.operator})", types.INTEGER)
 
 
 def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
@@ -258,12 +250,12 @@ def _case(node: nodes.Case, scope: Scope) -> Fragment:
     values = [compile_expression(value, scope) for _, value in node.branches]
     values.append(compile_expression(node.default, scope))
     if node.operand is None:
-        tests = [compile_condition(condition, scope) for condition, _ in node.branches]
-        return choose("", tests, values)
+        return choose(
+            [compile_condition(condition, scope) for condition, _ in node.branches], values
+        )
     operand = compile_expression(node.operand, scope)
     others = [compile_expression(condition, scope) for condition, _ in node.branches]
-    first, *tests = align([operand, *others])
-    return choose(first, tests, values)
+    return choose([" = ".join(align([operand, other])) for other in others], values)
 
 
 @handles(nodes.Cast)

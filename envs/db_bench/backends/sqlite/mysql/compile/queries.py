@@ -231,7 +231,6 @@ def _is_row(node: nodes.Expression) -> bool:
 
 
 def _row(node: nodes.Expression, scope: Scope) -> list[Fragment]:
-    """Returns the values of a row, or one value."""
     parts = node.operands if isinstance(node, nodes.Operator) and _is_row(node) else (node,)
     return [compile_expression(part, scope) for part in parts]
 
@@ -242,7 +241,6 @@ def _check_row_operator(operator: str) -> None:
 
 
 def _compare_rows(left: list[Fragment], operator: str, right: list[Fragment]) -> str:
-    """Returns a comparison of rows, or of single values."""
     if len(left) != len(right):
         raise Mistake.OPERAND(len(left))
     if len(left) == 1:

@@ -101,7 +101,7 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
     return [order_value(term) for term in terms]
 
 
-def _position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
+def find_position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
     """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
     if isinstance(term, nodes.Operator) and term.operator == "NEGATIVE":
         if isinstance(term.operands[0], nodes.Constant):  # MariaDB reads a position
@@ -120,12 +120,11 @@ def _position(term: nodes.Expression, num_columns: int, clause: str) -> int | No
 
 
 def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.Expression:
-    position = _position(term, len(node.items), scope.clause)
+    position = find_position(term, len(node.items), scope.clause)
     return term if position is None else node.items[position].value
 
 
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
-    """Returns the select list, and its bare columns."""
     scope.begin("field list", aggregates=True, windows=True)
     projections: Projections = []
     bare: NumberedColumns = []
@@ -221,7 +220,7 @@ def _check_distinct_order(
 
 def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     """Returns a term that is a position or a name of the select list; None for others."""
-    position = _position(term, len(projections), "order clause")
+    position = find_position(term, len(projections), "order clause")
     if position is None and isinstance(term, nodes.ColumnName) and not term.table:
         named = [
             (index, value.sql)

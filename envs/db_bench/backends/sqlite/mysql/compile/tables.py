@@ -116,18 +116,17 @@ def compile_drop(command: nodes.PlainStatement, schema: Schema) -> Definition:
     return tuple(f"DROP TABLE {quote_name(name)}" for name in known), Schema(schema.name, left)
 
 
-def _query(names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> CompiledQuery:
+def _query(rows: Iterable[Sequence[str | None]], num_columns: int = 1) -> CompiledQuery:
     lines = (
         f"({', '.join('NULL' if cell is None else quote_text(cell) for cell in row)})"
         for row in rows
     )
     values = ", ".join(lines)
-    columns = [OutputColumn(name, types.TEXT) for name in names]
+    columns = [OutputColumn("", types.TEXT)] * num_columns
     return CompiledQuery(f"VALUES {values}" if values else "SELECT NULL WHERE 0", columns)
 
 
 def _declared(column: ColumnSchema) -> str:
-    """Returns a column's type as MySQL 8 shows it."""
     name, bracket, sizes = column.declared.lower().replace(" ", "").partition("(")
     name = _SYNONYMS.get(name, name)
     if not bracket and name in ("decimal", "char"):
@@ -136,7 +135,6 @@ def _declared(column: ColumnSchema) -> str:
 
 
 def _key_of(column: ColumnSchema, table: TableSchema) -> str:
-    """Returns how DESCRIBE shows a column's key."""
     keys = [(name, key) for name, key in table.keys if key[0].lower() == column.name.lower()]
     primary = [name.lower() for name, key in table.keys if name == "PRIMARY" for name in key]
     if column.name.lower() in primary:
@@ -169,20 +167,11 @@ def describe(command: nodes.PlainStatement, schema: Schema) -> CompiledQuery:
         )
         for column in table.columns
     ]
-    return _query(("Field", "Type", "Null", "Key", "Default", "Extra"), rows)
+    return _query(rows, 6)
 
 
-def show_databases(schema: Schema) -> CompiledQuery:
-    """Answers SHOW DATABASES."""
-    return _query(("Database",), [(name,) for name in sorted((schema.name, "information_schema"))])
-
-
-def compile_truncate(command: nodes.PlainStatement, schema: Schema) -> Definition:
-    """Translates TRUNCATE TABLE. Raises: MySQLError (1146)."""
-    table = find_table(command.tables[0], schema)
-    return (f"DELETE FROM {quote_name(table.name)}",), schema
-
-
-def show_tables(schema: Schema) -> CompiledQuery:
-    """Answers SHOW TABLES."""
-    return _query(("Tables",), [(name,) for name in sorted(schema.by_name)])
+def show(command: nodes.PlainStatement, schema: Schema) -> CompiledQuery:
+    """Answers SHOW TABLES and SHOW DATABASES."""
+    is_tables = command.words == "SHOW TABLES"
+    names = schema.by_name if is_tables else (schema.name, "information_schema")
+    return _query((name,) for name in sorted(names))

@@ -95,7 +95,8 @@ def to_text(value: Fragment) -> Fragment:
     """Returns a value as MySQL prints it."""
     kind = value.type.kind
     if kind is Kind.DECIMAL or (kind is Kind.DOUBLE and value.type.scale < types.UNFIXED):
-        return Fragment(f"my_decimal_text({value.sql}, {value.type.scale})", types.TEXT)
+        function = "my_decimal_text" if kind is Kind.DECIMAL else "my_fixed_text"
+        return Fragment(f"{function}({value.sql}, {value.type.scale})", types.TEXT)
     if kind in types.FLOATS:
         return Fragment(f"my_float_text({value.sql}, {int(kind is Kind.FLOAT)})", types.TEXT)
     if kind is Kind.INTEGER:
@@ -165,8 +166,11 @@ def _is_any_text(value: Fragment) -> bool:
     return is_text and not _is_sum_of_dates(value)
 
 
+_SUMS_OF_DATES = ("my_date_add(", "my_strict_date_add(")
+
+
 def _is_sum_of_dates(value: Fragment) -> bool:
-    return value.type.kind is Kind.TEXT and value.sql.startswith("my_date_add(")
+    return value.type.kind is Kind.TEXT and value.sql.startswith(_SUMS_OF_DATES)
 
 
 def _is_no_date(value: Fragment) -> bool:
@@ -187,14 +191,14 @@ def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:
     return Kind.DATETIME if has_time else Kind.DATE
 
 
-def choose(operand: str, tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
+def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
     """Returns a CASE over tests; `values` has one more, for when none holds."""
     kind = types.merge_types(value.type for value in values)
     *chosen, default = [convert(value, kind).sql for value in values]
     branches = " ".join(
         f"WHEN {test} THEN {value}" for test, value in zip(tests, chosen, strict=True)
     )
-    return Fragment(f"(CASE {operand} {branches} ELSE {default} END)", kind)
+    return Fragment(f"(CASE {branches} ELSE {default} END)", kind)
 
 
 def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:

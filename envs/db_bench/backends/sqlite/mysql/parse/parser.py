@@ -4,6 +4,7 @@ It reads no more than it knows, so that nothing runs with less meaning than it w
 word that it cannot use is an error: 1235 if it is one of MySQL's (`words.REFUSED`), else 1064.
 """
 
+import math
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -229,7 +230,6 @@ class _Parser:
         return nodes.Create(table, columns, if_not_exists)
 
     def _definition(self) -> nodes.Definition:
-        """Reads a column or a key of CREATE TABLE."""
         if self._accept_all("PRIMARY", "KEY") or self._accept("UNIQUE"):
             is_primary = self._peek(-1).upper == "KEY"
             if not is_primary:
@@ -295,7 +295,6 @@ class _Parser:
         return nodes.PlainStatement("TRUNCATE", (self._table(),))
 
     def _set(self) -> nodes.Node:
-        """Only `SET autocommit` is done."""
         self._accept("SESSION")
         if not self._accept_all("AUTOCOMMIT", "="):
             raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
@@ -363,7 +362,6 @@ class _Parser:
         return True
 
     def _subquery(self) -> Query:
-        """Reads a query in parentheses."""
         self._expect("(")
         query = self._query()
         self._expect(")")
@@ -583,7 +581,7 @@ class _Parser:
             amount = self._expression()
             unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
             self._expect("+")
-            return nodes.Call("DATE_ADD", (self._product(), amount, unit))
+            return nodes.Call("DATE_ADD", (self._comparison(), amount, unit))  # as far as AND
         if self._accept("EXISTS"):
             return Operator("EXISTS", (self._subquery(),))
         return self._case() if self._accept("CASE") else self.fail()
@@ -593,6 +591,8 @@ class _Parser:
         if token.kind == "number":
             if len(token.text) > _MAX_DIGITS:
                 raise Mistake.NUMBER_RANGE("DECIMAL", token.text[:_MAX_DIGITS])
+            if math.isinf(float(token.text)):
+                raise Mistake.BAD_DOUBLE(token.text)
             return nodes.Constant(token.text, "number")
         if token.kind == "text":
             text = token.text
@@ -611,7 +611,6 @@ class _Parser:
         return nodes.ColumnName(*reversed(names))
 
     def _parenthesized(self) -> Expression:
-        """Reads a query, a row or an expression in parentheses."""
         if self._begins_query():
             return self._subquery()
         self._advance()
@@ -642,7 +641,6 @@ class _Parser:
         return self._finish_call(self._name(may_be_reserved=True))
 
     def _finish_call(self, name: str) -> nodes.Call | nodes.Cast:
-        """Reads what follows a function's name."""
         upper = name.upper()
         self._expect("(")
         if upper in ("CAST", "CONVERT"):

@@ -111,6 +111,14 @@ def add_interval(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) 
     return moment.date().isoformat() if is_date else moment.isoformat(" ")
 
 
+def _add_strictly(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str:
+    """Returns the sum as a change needs it. Raises: MySQLError (1441) for one beyond all dates."""
+    result = add_interval(value, amount, unit, sign)
+    if result is None:
+        raise Mistake.DATE_OVERFLOW()
+    return result
+
+
 def _step(moment: datetime, count: int, unit: str) -> datetime:
     if unit in _UNITS:
         return moment + count * _UNITS[unit]
@@ -277,6 +285,7 @@ DATE_FUNCTIONS: dict[str, Function] = {
     **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
     **{name: _clock_part(place) for place, name in enumerate(("hour", "minute", "second"))},
     "date_add": add_interval,
+    "strict_date_add": _add_strictly,
     "date_format": _date_format,
     "str_to_date": _str_to_date,
     "now": lambda: _now().isoformat(" "),

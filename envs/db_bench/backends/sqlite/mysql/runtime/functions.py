@@ -272,6 +272,7 @@ _NULL_IS_NULL: dict[str, Function] = {
     "ceil": lambda value: _whole(math.ceil(value)),
     "floor": lambda value: _whole(math.floor(value)),
     "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
+    "fixed_text": lambda value, scale: str(to_decimal(repr(round(float(value), scale)), scale)),
     "float_text": _float_text,
     "cast_integer": _cast_integer,
     "text_integer": _text_integer,
