@@ -175,7 +175,7 @@ class EnvRunner:
     def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
         """Makes groups of requests."""
         groups = [OpenGroup(r, self._pools.of(r).task_at(r.group_id)) for r in requests]
-        self._pools.close_unused([each.request for each in (*self._taken.under_way, *groups)])
+        self._pools.close_unused([group.request for group in (*self._taken.under_way, *groups)])
         return groups
 
     async def _play(self, episodes: Iterator[EpisodeRequest]) -> None:
