@@ -27,8 +27,8 @@ def slot_state(
     for name, weight in slots.items():
         shape = tuple(state[name].shape) if name in state else None
         if shape != weight.shape or scaling != adapter.scaling:
-            own = f"{weight.shape}, scaled by {adapter.scaling:g}"
-            raise EngineError(f"{adapter.name}: {name} is {shape}, by {scaling:g}, not {own}")
+            sent = f"{weight.shape}, scaled by {adapter.scaling:g}"
+            raise EngineError(f"{adapter.name}: {name} is {shape}, by {scaling:g}, not {sent}")
     held = {n: tensor_of(w).to(state[_slot_name(n)]) for n, w in adapter.weights.items()}
     return {_slot_name(name): weight for name, weight in held.items()}, slot_effect(held, adapter)
 
@@ -40,8 +40,8 @@ def slot_effect(held: Mapping[str, torch.Tensor], adapter: AdapterVersion) -> Se
     """
     effect = ServedEffect()
     for name in target_names(adapter):
-        down, up = (tensor_of(adapter.weights[each]) for each in pair_names(name))
-        served_down, served_up = (held[each].cpu() for each in pair_names(name))
+        down, up = (tensor_of(adapter.weights[key]) for key in pair_names(name))
+        served_down, served_up = (held[key].cpu() for key in pair_names(name))
         factor = adapter.scaling**2
         sent = factor * _inner_product(up, up, down, down)
         effect.sent += sent

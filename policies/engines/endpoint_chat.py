@@ -81,8 +81,8 @@ class EndpointToolChat(TextChat):
             | {"function": call.get("function")}
             for number, call in enumerate(message.get("tool_calls") or ())
         ]
-        kept = {"content": message.get("content"), "tool_calls": calls}
-        return self.encode_turn(json.dumps(kept, ensure_ascii=False))
+        fields = {"content": message.get("content"), "tool_calls": calls}
+        return self.encode_turn(json.dumps(fields, ensure_ascii=False))
 
     def find_actions(self, said: str) -> list[FoundAction]:
         """Returns the action of each call in turn; of a turn without a call an invalid one."""
@@ -101,8 +101,8 @@ class EndpointToolChat(TextChat):
         del messages[first:]
         for said, answers in zip(turns[::2], turns[1::2], strict=True):
             calls = list(map(_repair, said["tool_calls"]))
-            own = {"tool_calls": calls} if calls else {}
-            messages.append(to_message("assistant", said["content"] or "") | own)
+            extra = {"tool_calls": calls} if calls else {}
+            messages.append(to_message("assistant", said["content"] or "") | extra)
             for call, answer in zip(calls, answers, strict=False):
                 messages.append(to_message("tool", answer) | {"tool_call_id": call["id"]})
             if not calls:

@@ -80,7 +80,7 @@ def merged_weight(
         after = tensor_of(adapter.weights[name]).to(before)
         sent = after - before
     else:
-        down, up = (tensor_of(adapter.weights[each]).to(before) for each in pair_names(name))
+        down, up = (tensor_of(adapter.weights[key]).to(before) for key in pair_names(name))
         sent = (up @ down).mul_(adapter.scaling)
         after = before + sent
     merged = _rounded(after, base.dtype, name)
@@ -113,9 +113,9 @@ def check_fits(shapes: Mapping[str, tuple[int, ...]], adapter: AdapterVersion) -
 def _updated_shape(name: str, adapter: AdapterVersion) -> tuple[int, ...]:
     if name in adapter.weights:
         return adapter.weights[name].shape
-    down, up = (adapter.weights.get(each) for each in pair_names(name))
+    down, up = (adapter.weights.get(key) for key in pair_names(name))
     if down is None or up is None or up.shape[-1] != down.shape[0]:
-        got = [None if each is None else each.shape for each in (down, up)]
+        got = [None if weight is None else weight.shape for weight in (down, up)]
         raise EngineError(f"{adapter.name}: A and B of {name} do not fit together: {got}")
     return up.shape[0], down.shape[1]
 

@@ -86,9 +86,9 @@ class OpenAIEngine(WeightlessEngine):
         if self._chat.tools:
             body["tools"] = self._chat.tools
         messages = self._chat.to_messages(request.prompt_ids)
-        own, number = self._endpoint, request.adapter_version or 0
+        endpoint, number = self._endpoint, request.adapter_version or 0
         return await self._client.chat.completions.create(
-            model=own.adapters[number] if own.adapters else own.model,
+            model=endpoint.adapters[number] if endpoint.adapters else endpoint.model,
             messages=cast(list[ChatCompletionMessageParam], messages),
             temperature=request.temperature,
             seed=int.from_bytes(seed, "big") >> 1,

@@ -34,25 +34,25 @@ def make_player(
 
     `base` None is the settings' model; `make_engine` None is the settings' engine.
     """
-    own = settings.env_runners
-    if base is None and make_engine is None and own.engine == "vllm":
-        if own.shared_engines is not None:
-            return Player(*_start_shared(settings, own.shared_engines))
+    limits = settings.env_runners
+    if base is None and make_engine is None and limits.engine == "vllm":
+        if limits.shared_engines is not None:
+            return Player(*_start_shared(settings, limits.shared_engines))
         from agentpeft.policies.engines.vllm.start import start_vllm
 
         return Player(*start_vllm(settings))
     if base is None:
         from agentpeft.policies.models.load import load_served_base
 
-        base = load_served_base(settings, own.num_gpus_per_env_runner)
+        base = load_served_base(settings, limits.num_gpus_per_env_runner)
     chat = make_chat(base, settings)
     if make_engine is not None:
         return Player(chat, make_engine(settings, base, chat))
-    if own.engine == "scripted":
+    if limits.engine == "scripted":
         from agentpeft.policies.engines.scripted import ScriptedEngine
 
         oracle: dict[str, Sequence[str]] = {}
-        return Player(chat, ScriptedEngine(chat, oracle, own.max_context_tokens), oracle)
+        return Player(chat, ScriptedEngine(chat, oracle, limits.max_context_tokens), oracle)
     from agentpeft.policies.engines.transformers.engine import start_transformers
 
     return Player(chat, start_transformers(settings, base, chat))

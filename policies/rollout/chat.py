@@ -306,11 +306,11 @@ class ChatFormat:
             self._render([*history, action, observation], asks=True).partition(ACTION)[2]
             for history in (first, earlier)
         }
-        before, found, _ = min(tails).partition(OBSERVATION)
+        before, separator, _ = min(tails).partition(OBSERVATION)
         closing, end_of_turn = self._find_end(before)
         # A template may end the last turn with a token more, as Phi 3's
         is_ended = before.startswith(ended) or (closing and ended.startswith(closing))
-        if len(tails) > 1 or not found or not is_ended:
+        if len(tails) > 1 or not separator or not is_ended:
             raise SettingsError(
                 "the chat template cannot be extended turn by turn: what it writes after an "
                 "assistant's turn depends on what came before; set model.use_chat_template=false"
@@ -321,10 +321,10 @@ class ChatFormat:
         """Returns the control token that a text begins with, and the space before it; its id."""
         ending, added = text.lstrip(), self.tokenizer.added_tokens_decoder
         ends = {str(token.content): token_id for token_id, token in added.items()}
-        found = [end for end in ends if end.strip() and ending.startswith(end)]
-        if not found:
+        matching = [end for end in ends if end.strip() and ending.startswith(end)]
+        if not matching:
             return "", None
-        end = max(found, key=len)
+        end = max(matching, key=len)
         return text[: len(text) - len(ending)] + end, ends[end]
 
     def _read_header(self) -> tuple[str, str, bool]:

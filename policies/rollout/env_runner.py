@@ -1,6 +1,6 @@
 """`EnvRunner`: plays groups of episodes of one task, many at once; tokens in, tokens out.
 
-    take ─▶ GroupRequest ─▶ OpenGroup, with an EpisodeRequest and an EpisodeBuilder for each episode
+    take ─▶ GroupRequest ─▶ OpenGroup, with an EpisodeBuilder for each episode
                  turn after turn: engine.generate ─▶ action ─▶ env.step ─▶ observation
     collect ◀─ EpisodeGroup and SampleReport, as soon as all of a group's episodes are over
 
@@ -35,7 +35,7 @@ from agentpeft.policies.rollout.groups import (
     merge_played,
 )
 from agentpeft.policies.rollout.play import play_episode
-from agentpeft.policies.rollout.taken_groups import EpisodeRequest, OpenGroup, TakenGroups
+from agentpeft.policies.rollout.taken_groups import OpenGroup, TakenGroups
 from agentpeft.policies.rollout.turn_sampler import AbandonedEpisodeError, TurnSampler
 from agentpeft.policies.settings.config import Settings
 
@@ -169,18 +169,16 @@ class EnvRunner:
             is_training, began = group.request.mode == "train", group.version
             if is_training and began is not None and began < oldest and not group.is_stale:
                 group.is_stale = True
-                episodes = [
-                    EpisodeRequest(group, sample) for sample in range(group.request.num_episodes)
-                ]
-                self._engine.update_sessions(closed=[wanted.session for wanted in episodes])
+                samples = range(group.request.num_episodes)
+                self._engine.update_sessions(closed=list(map(group.name_session, samples)))
 
     def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
         """Makes groups of requests."""
         groups = [OpenGroup(r, self._pools.of(r).task_at(r.group_id)) for r in requests]
-        self._pools.close_unused([each.request for each in (*self._taken.under_way, *groups)])
+        self._pools.close_unused([group.request for group in (*self._taken.under_way, *groups)])
         return groups
 
-    async def _play(self, episodes: Iterator[EpisodeRequest]) -> None:
+    async def _play(self, episodes: Iterator[tuple[OpenGroup, int]]) -> None:
         """Plays one episode after another.
 
         Closing a session and opening the next is one step, so that a deterministic engine never
@@ -188,16 +186,17 @@ class EnvRunner:
         """
         closed: list[str] = []
         try:
-            for wanted in episodes:
-                if not wanted.group.is_given_up:
-                    self._engine.update_sessions(opened=[wanted.session], closed=closed)
-                    closed = [wanted.session]
-                    await self._play_or_drop(wanted)
-                self._taken.end(wanted)
+            for group, sample in episodes:
+                if not group.is_given_up:
+                    session = group.name_session(sample)
+                    self._engine.update_sessions(opened=[session], closed=closed)
+                    closed = [session]
+                    await self._play_or_drop(group, sample, session)
+                self._taken.end(group)
         finally:
             self._engine.update_sessions(closed=closed)
 
-    async def _play_or_drop(self, wanted: EpisodeRequest) -> None:
+    async def _play_or_drop(self, group: OpenGroup, sample: int, session: str) -> None:
         """Plays an episode, again in a fresh environment after each fault.
 
         A task whose data turn out to be bad in play is one too: other tasks are whole. After too
@@ -206,47 +205,49 @@ class EnvRunner:
         """
         for attempt in range(_MAX_RETRIES + 1):
             if attempt:
-                wanted.group.counts.num_retries += 1
-                self._engine.update_sessions(opened=[wanted.session], closed=[wanted.session])
+                group.counts.num_retries += 1
+                self._engine.update_sessions(opened=[session], closed=[session])
             try:
-                episode = await self._play_episode(wanted, attempt)
+                episode = await self._play_episode(group, sample, attempt)
             except EnvironmentBugError as bug:
-                raise EnvironmentBugError(self._describe(wanted, bug)) from bug
+                raise EnvironmentBugError(self._describe(group, session, bug)) from bug
             except _FAULTS as fault:
-                wanted.group.counts.num_faults += 1
-                wanted.group.last_fault = self._describe(wanted, fault)
-                logger.warning("attempt %d: %s", attempt + 1, wanted.group.last_fault)
+                group.counts.num_faults += 1
+                group.last_fault = self._describe(group, session, fault)
+                logger.warning("attempt %d: %s", attempt + 1, group.last_fault)
             else:
                 if episode is not None:
-                    wanted.group.episodes[wanted.sample] = episode
+                    group.episodes[sample] = episode
                 return
             finally:
-                self._oracle.pop(wanted.session, None)
-            if wanted.group.is_stale:
+                self._oracle.pop(session, None)
+            if group.is_stale:
                 return
-        wanted.group.is_dropped = True
-        logger.warning("the group of %s is dropped: its environment keeps failing", wanted.session)
+        group.is_dropped = True
+        logger.warning("the group of %s is dropped: its environment keeps failing", session)
 
-    def _describe(self, wanted: EpisodeRequest, fault: Exception) -> str:
-        place = f"environment {self._settings.environment.id}, task {wanted.group.task.task_id!r}"
-        return f"{place}, episode {wanted.session}: {fault}"
+    def _describe(self, group: OpenGroup, session: str, fault: Exception) -> str:
+        place = f"environment {self._settings.environment.id}, task {group.task.task_id!r}"
+        return f"{place}, episode {session}: {fault}"
 
-    async def _play_episode(self, wanted: EpisodeRequest, attempt: int) -> EpisodeBuilder | None:
+    async def _play_episode(
+        self, group: OpenGroup, sample: int, attempt: int
+    ) -> EpisodeBuilder | None:
         """Plays one episode; None if it is slow, or its group is stale.
 
         Another attempt samples other actions: the same ones might make the environment fail again.
         Raises: EnvFault, and then the environment is gone; a step over its time limit is one;
         DataError where the task cannot be set up.
         """
-        request, task = wanted.group.request, wanted.group.task
+        request, task = group.request, group.task
         pool = self._pools.of(request)
         env, prompt = await self._threads.call(partial(pool.begin, request.group_id, task))
-        episode = wanted.group.begin(prompt, self._chat)
+        episode = group.begin(prompt, self._chat)
         deadline_s = asyncio.get_running_loop().time() + self._limits.episode_timeout_s
-        complete = partial(self._turns.sample, wanted, attempt, deadline_s)
+        complete = partial(self._turns.sample, group, sample, attempt, deadline_s)
         try:
             if self._limits.engine == "scripted":
-                self._oracle[wanted.session] = oracle_actions(env, task)
+                self._oracle[group.name_session(sample)] = oracle_actions(env, task)
             agent = EngineAgent(episode, self._chat, complete)
             episode.end(env, await play_episode(env, agent, self._threads.call))
         except AbandonedEpisodeError:

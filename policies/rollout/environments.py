@@ -114,7 +114,7 @@ def close_environments(environments: Sequence[gymnasium.Env[Any, Any]], limit_s:
     deadline_s = time.monotonic() + limit_s
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
-    problems += [f"it takes longer than {limit_s:g} s" for each in threads if each.is_alive()]
+    problems += [f"it takes longer than {limit_s:g} s" for thread in threads if thread.is_alive()]
     if problems:
         counts = len(problems), len(environments)
         logger.warning("closing %d of %d environments failed: %s", *counts, problems[-1])
@@ -263,8 +263,8 @@ def open_stages(settings: "Settings") -> list[EnvPool]:
         kwargs *= len(sources)
     seed = settings.seed, TRAIN_STREAM
     return [
-        EnvPool(environment.id, own, seed, limit_s, source)
-        for own, source in zip(kwargs, sources, strict=True)
+        EnvPool(environment.id, stage_kwargs, seed, limit_s, source)
+        for stage_kwargs, source in zip(kwargs, sources, strict=True)
     ]
 
 

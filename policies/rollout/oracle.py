@@ -70,7 +70,7 @@ def imitated_groups(
 def warm_start_environments(settings: Settings) -> list[EnvironmentSettings]:
     """Returns the environments that the warm start's stages learn from."""
     env_id = settings.environment.id
-    return [EnvironmentSettings(id=env_id, kwargs=own) for own in settings.warm_start_kwargs]
+    return [EnvironmentSettings(id=env_id, kwargs=kwargs) for kwargs in settings.warm_start_kwargs]
 
 
 class WarmStartBatches:
@@ -90,8 +90,8 @@ class WarmStartBatches:
         warm_start, seed = self._settings.warm_start, self._settings.seed
         if self._groups is None or self._next != (step, stage):
             self.close()
-            own = self._environments[stage], warm_start.chats, self._chat
-            self._groups = imitated_groups(*own, seed, step * warm_start.batch_size)
+            environment, first = self._environments[stage], step * warm_start.batch_size
+            self._groups = imitated_groups(environment, warm_start.chats, self._chat, seed, first)
         batch = list(islice(self._groups, warm_start.batch_size))
         self._next = (step + 1, stage)
         return batch

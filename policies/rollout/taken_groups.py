@@ -58,6 +58,10 @@ class OpenGroup:
         """A name that sorts by position."""
         return f"{self.request.mode}-{self.request.group_id:09d}"
 
+    def name_session(self, sample: int) -> str:
+        """Returns an episode's name for the engine."""
+        return f"{self.name}-{sample:04d}"
+
     def begin(self, prompt: str, chat: ChatFormat) -> EpisodeBuilder:
         """Returns a new episode; the tokens of a prompt that the group shares are made once."""
         if self.prompt is None:
@@ -114,21 +118,8 @@ class OpenGroup:
             )
 
 
-@dataclass(frozen=True)
-class EpisodeRequest:
-    """One episode of a group that is to be played."""
-
-    group: OpenGroup
-    sample: int
-
-    @property
-    def session(self) -> str:
-        """The episode's name for the engine."""
-        return f"{self.group.name}-{self.sample:04d}"
-
-
 Open: TypeAlias = Callable[[Sequence[GroupRequest]], Sequence[OpenGroup]]
-Play: TypeAlias = Callable[[Iterator[EpisodeRequest]], Coroutine[Any, Any, None]]
+Play: TypeAlias = Callable[[Iterator[tuple[OpenGroup, int]]], Coroutine[Any, Any, None]]
 
 
 class TakenGroups:
@@ -140,10 +131,11 @@ class TakenGroups:
     def __init__(self, max_episodes: int, open_groups: Open, play: Play) -> None:
         """`open_groups` makes groups of requests; `play` plays episodes, one after another.
 
-        It calls `end` after each. Both are called in the event loop.
+        An episode is a group and the number of the sample in it. `play` calls `end` after each.
+        Both are called in the event loop.
         """
         self._max_episodes, self._open_groups, self._play = max_episodes, open_groups, play
-        self._waiting: deque[EpisodeRequest] = deque()
+        self._waiting: deque[tuple[OpenGroup, int]] = deque()
         self._players: set[asyncio.Task[None]] = set()
         self._under_way: list[OpenGroup] = []
         self._news = threading.Condition()  # guards what follows
@@ -196,9 +188,8 @@ class TakenGroups:
             num_groups = min(max_groups, len(self._finished))
             return [self._finished.popleft() for _ in range(num_groups)], self._num_ended
 
-    def end(self, wanted: EpisodeRequest) -> None:
-        """Notes that an episode is over, and with its last one a group."""
-        group = wanted.group
+    def end(self, group: OpenGroup) -> None:
+        """Notes that an episode of a group is over, and with its last one the group."""
         group.num_left -= 1
         with self._news:
             self._num_ended += 1
@@ -229,9 +220,7 @@ class TakenGroups:
         groups = self._open_groups(requests)
         self._under_way.extend(groups)
         for group in groups:
-            self._waiting.extend(
-                EpisodeRequest(group, n) for n in range(group.request.num_episodes)
-            )
+            self._waiting.extend((group, n) for n in range(group.request.num_episodes))
         num_free = min(self._max_episodes - len(self._players), len(self._waiting))
         for _ in range(num_free):
             self._players.add(self._start(self._play(self._wait_list())))
@@ -241,7 +230,7 @@ class TakenGroups:
         task.add_done_callback(self._look_at)
         return task
 
-    def _wait_list(self) -> Iterator[EpisodeRequest]:
+    def _wait_list(self) -> Iterator[tuple[OpenGroup, int]]:
         while self._waiting:
             yield self._waiting.popleft()
 

@@ -93,7 +93,7 @@ def _reads_call(text: str, place: int) -> bool:
 
 def _find_all(text: str, mark: str, num: int) -> Iterator[int]:
     """Yields where a mark is, `num` times at most."""
-    return islice((found.start() for found in re.finditer(re.escape(mark), text)), num)
+    return islice((match.start() for match in re.finditer(re.escape(mark), text)), num)
 
 
 def _skip(text: str, place: int, more: str = "") -> int:
@@ -162,10 +162,10 @@ def _split(text: str, marks: Sequence[str]) -> list[str]:
     """Returns what stands around marks. Raises: ValueError unless each is there, in this order."""
     parts = []
     for mark in marks:
-        part, found, text = text.partition(mark)
-        if not found:
+        before, separator, text = text.partition(mark)
+        if not separator:
             raise ValueError(f"no {mark!r}")
-        parts.append(part)
+        parts.append(before)
     return [*parts, text]
 
 
@@ -232,12 +232,12 @@ class ToolChat(ChatFormat):
         """
         call = self._make_call(ACTION)
         turn, end = self._render_turn(call), self._model.end_of_thought
-        thought, found, _ = turn.rpartition(end) if end else ("", "", "")
-        before = thought + found
-        before += turn[len(before) : _skip(turn, len(before))] if found else ""
-        if found and before.startswith(asked):
+        thought, mark, _ = turn.rpartition(end) if end else ("", "", "")
+        before = thought + mark
+        before += turn[len(before) : _skip(turn, len(before))] if mark else ""
+        if mark and before.startswith(asked):
             self._before_action = before.removeprefix(asked)
-        elif found:
+        elif mark:
             self._before_action = end + before.rpartition(end)[2]
         elif turn.startswith(asked):
             before = asked
@@ -249,9 +249,9 @@ class ToolChat(ChatFormat):
 
         opening, brace, rest = write(call).partition("{")
         for arguments in ("arguments", "parameters"):
-            own = JsonCalls(arguments, "", "").write(call)
-            if (brace + rest).startswith(own):
-                return JsonCalls(arguments, opening, (brace + rest).removeprefix(own))
+            as_json = JsonCalls(arguments, "", "").write(call)
+            if (brace + rest).startswith(as_json):
+                return JsonCalls(arguments, opening, (brace + rest).removeprefix(as_json))
         try:
             return MarkedCalls(write)
         except ValueError as error:
@@ -264,12 +264,12 @@ class ToolChat(ChatFormat):
         """Returns a turn of calls behind a prompt, without its end."""
         messages = [to_message("user", PROMPT), _to_turn(*calls)]
         turn = self._render(messages, asks=False).rpartition(PROMPT)[2]
-        own, closing, _ = turn.rpartition(self._closing) if self._closing else ("", "", "")
+        calls_text, closing, _ = turn.rpartition(self._closing) if self._closing else ("", "", "")
         if not closing:
             raise SettingsError(
                 f"model.tool_calls: the chat template ends a turn of calls otherwise; {_INSTEAD}"
             )
-        return own
+        return calls_text
 
     def _check_calls(self) -> None:
         """Raises: SettingsError unless calls are read as the template writes them."""
@@ -293,9 +293,11 @@ class ToolChat(ChatFormat):
         """Raises: SettingsError unless the template writes answers alike, and as they are."""
         first = [to_message("user", PROMPT)]
         later = [*first, _to_turn(self._make_call("one")), to_message("tool", "two")]
-        texts = {self._render_answers(each, [OBSERVATION, _SECOND]) for each in (first, later)}
-        _, found, rest = min(texts).partition(OBSERVATION)
-        if len(texts) > 1 or not found or _SECOND not in rest:
+        texts = {
+            self._render_answers(history, [OBSERVATION, _SECOND]) for history in (first, later)
+        }
+        _, observation, rest = min(texts).partition(OBSERVATION)
+        if len(texts) > 1 or not observation or _SECOND not in rest:
             raise SettingsError(
                 "model.tool_calls: the chat template cannot be extended call by call; " + _INSTEAD
             )

@@ -17,7 +17,7 @@ from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, Ids, StopReason
 from agentpeft.policies.rollout.environments import EVAL_STREAM, TRAIN_STREAM
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.taken_groups import EpisodeRequest
+from agentpeft.policies.rollout.taken_groups import OpenGroup
 from agentpeft.policies.settings.config import Settings
 
 _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
@@ -87,22 +87,27 @@ class TurnSampler:
         await self._gate.open()
 
     async def sample(
-        self, wanted: EpisodeRequest, attempt: int, deadline_s: float, episode: EpisodeBuilder
+        self,
+        group: OpenGroup,
+        sample: int,
+        attempt: int,
+        deadline_s: float,
+        episode: EpisodeBuilder,
     ) -> Completion:
-        """Samples an episode's next turn.
+        """Samples the next turn of an episode, the sample of this number in its group.
 
         Raises: AbandonedEpisodeError, EngineError.
         """
-        group, parts = wanted.group, list[Completion]()
+        parts: list[Completion] = []
         try:
             async with asyncio.timeout_at(deadline_s):
                 while not parts or parts[-1].stop_reason is StopReason.INTERRUPTED:
                     async with self._gate.turn():
-                        parts.append(await self._generate(wanted, attempt, episode, parts))
+                        parts.append(await self._generate(group, sample, attempt, episode, parts))
         except TimeoutError:
             group.counts.num_slow_episodes += 1
             limit = f"env_runners.episode_timeout_s {self._limits.episode_timeout_s:g}"
-            group.last_fault = f"episode {wanted.session} was not over after {limit}"
+            group.last_fault = f"episode {group.name_session(sample)} was not over after {limit}"
             raise AbandonedEpisodeError from None
         group.counts.num_interruptions += len(parts) - 1
         group.counts.num_cut_turns += parts[-1].stop_reason is StopReason.MAX_NEW_TOKENS
@@ -110,23 +115,24 @@ class TurnSampler:
 
     async def _generate(
         self,
-        wanted: EpisodeRequest,
+        group: OpenGroup,
+        sample: int,
         attempt: int,
         episode: EpisodeBuilder,
         parts: Sequence[Completion],
     ) -> Completion:
         """Samples a turn, or what is left of one after `parts`, up to its end or interruption."""
-        group, played = wanted.group, wanted.group.request
         if group.is_stale:
             raise AbandonedEpisodeError
         if group.version is None or self._settings.in_flight_updates:
             group.version = self.version
         sampled = [part.token_ids for part in parts if len(part.token_ids)]
+        played = group.request
         is_shared = played.num_episodes > 1 and episode.context is group.prompt_ids
-        seed = self._settings.seed, _STREAMS[played.mode], played.group_id, wanted.sample
+        seed = self._settings.seed, _STREAMS[played.mode], played.group_id, sample
         later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
         request = GenerationRequest(
-            session=wanted.session,
+            session=group.name_session(sample),
             prompt_ids=np.concatenate([episode.context, *sampled]) if sampled else episode.context,
             seed=(*seed, episode.num_turns, *later),
             temperature=0.0 if played.is_greedy else self._limits.temperature,

@@ -27,10 +27,10 @@ class Table:
         ]
 
     async def play(self, episodes):
-        for wanted in episodes:
-            ended = self.in_play[wanted.group.request.group_id, wanted.sample] = asyncio.Event()
+        for group, sample in episodes:
+            ended = self.in_play[group.request.group_id, sample] = asyncio.Event()
             await ended.wait()
-            self.taken.end(wanted)
+            self.taken.end(group)
 
     def end(self, *names):
         async def end_all():
@@ -97,8 +97,8 @@ def test_who_waits_can_be_woken(table):
 
 def test_a_failure_ends_the_others_and_is_raised_once(table):
     async def fail(episodes):
-        for wanted in episodes:
-            if wanted.group.request.group_id:
+        for group, _ in episodes:
+            if group.request.group_id:
                 raise ZeroDivisionError("of a later group")
             await asyncio.sleep(60)
 

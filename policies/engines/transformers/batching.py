@@ -17,7 +17,7 @@ MAX_PREFILL_TOKENS = 8192
 MAX_PREFILL_PADDING = 64
 """A pass costs as much by itself as some tokens: so much padding is cheaper than another pass."""
 NO_IDS = np.empty(0, np.int64)
-_NUMBERS = ("seat", "last", "position", "count", "limit", "prompt", "shared")
+_NUMBERS = ("buffer", "last", "position", "count", "limit", "prompt", "shared")
 STATE = dict.fromkeys(_NUMBERS, "i8") | {"heat": "f4"}
 
 
@@ -60,7 +60,7 @@ class Row:
     num_shared: int = 0
 
     @property
-    def num_own(self) -> int:
+    def num_unshared(self) -> int:
         """How many of the cached ids lie in the row itself."""
         return len(self.cached) - self.num_shared
 
@@ -96,7 +96,7 @@ class Batch:
     """Decodes jobs together; those under way always have the cache's first `num_active` slots.
 
     What changes with every token lies in arrays, so that a step has no Python per row: `_state` by
-    slot, tokens by "seat", which a job keeps. A job's last prompt token is run by its first step,
+    slot, tokens by "buffer", which a job keeps. A job's last prompt token is run by its first step,
     so that all of a prompt that others share lies at the prompt's place. Not thread-safe; of no use
     after an exception.
     """
@@ -117,7 +117,7 @@ class Batch:
         self._model, self._has_adapters, self._in_waves = model, has_adapters, in_waves
         self._num_waves = 0
         self._state = np.zeros(max_jobs, list(STATE.items()))
-        self._seats = list(range(max_jobs))
+        self._free_buffers = list(range(max_jobs))
         self._tokens = np.zeros((max_jobs, max_tokens), np.int64)
         self._logprobs, self._uniforms = np.zeros((2, max_jobs, max_tokens), np.float32)
         self._rows: list[Row | None] = []
@@ -181,7 +181,7 @@ class Batch:
         ids, positions = (state[name][:, None].copy() for name in ("last", "position"))
         logits = self._next_logits(0, ids, positions)
         state["position"] += 1
-        place = state["seat"], state["count"]
+        place = state["buffer"], state["count"]
         tokens, logprobs = sample(logits, self._uniforms[place], state["heat"])
         self._tokens[place] = state["last"] = tokens
         self._logprobs[place] = logprobs
@@ -244,8 +244,8 @@ class Batch:
                 origins.setdefault(other, slot)
                 other.slot = source
             self._rows[source], self._rows[slot], row.slot = other, row, slot
-        moved = [row for row, old in origins.items() if row.slot != old and row.num_own]
-        width = max((row.num_own for row in moved), default=0)
+        moved = [row for row, old in origins.items() if row.slot != old and row.num_unshared]
+        width = max((row.num_unshared for row in moved), default=0)
         self._cache.rows.move([row.slot for row in moved], [origins[row] for row in moved], width)
 
     def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
@@ -273,11 +273,11 @@ class Batch:
 
     def _start(self, jobs: Sequence[DecodingJob]) -> None:
         for slot, job in enumerate(jobs, self.num_active):
-            row, seat, limit = job.row, self._seats.pop(), len(job.uniforms)
-            self._uniforms[seat, :limit] = job.uniforms
+            row, buffer, limit = job.row, self._free_buffers.pop(), len(job.uniforms)
+            self._uniforms[buffer, :limit] = job.uniforms
             last, position = job.prompt_ids[-1], len(job.prompt_ids) - 1
             place = -1 if row.prompt is None else row.prompt.place
-            numbers = (seat, last, position, 0, limit, place, row.num_shared)
+            numbers = (buffer, last, position, 0, limit, place, row.num_shared)
             self._state[slot] = (*numbers, job.temperature)
         self._jobs.extend(jobs)
 
@@ -293,7 +293,7 @@ class Batch:
                 if job.row.prompt is not None:
                     job.row.prompt.is_sound = False
                 self._forget(job.row)
-        self._seats.extend(self._state["seat"][slots].tolist())
+        self._free_buffers.extend(self._state["buffer"][slots].tolist())
         for slot in tail:
             self._sampled(slot)
         for gap, slot in zip(gaps, tail, strict=True):
@@ -306,10 +306,10 @@ class Batch:
 
     def _sampled(self, slot: int) -> tuple[Ids, Floats]:
         """Returns a job's tokens and log-probabilities; its row's `cached` is then up to date."""
-        job, (seat, count) = self._jobs[slot], self._state[["seat", "count"]][slot]
-        tokens = self._tokens[seat, :count].copy()
+        job, (buffer, count) = self._jobs[slot], self._state[["buffer", "count"]][slot]
+        tokens = self._tokens[buffer, :count].copy()
         job.row.cached = np.concatenate([job.prompt_ids, tokens])[:-1]
-        return tokens, self._logprobs[seat, :count].copy()
+        return tokens, self._logprobs[buffer, :count].copy()
 
 
 def sample(logits: torch.Tensor, uniforms: Floats, temperatures: Floats) -> tuple[Ids, Floats]:

@@ -361,9 +361,9 @@ def _settle(results: Sequence[Result]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[Result]] = {}
     for job, result in results:
         by_loop.setdefault(job.future.get_loop(), []).append((job, result))
-    for loop, own in by_loop.items():
+    for loop, loop_results in by_loop.items():
         if not loop.is_closed():
-            loop.call_soon_threadsafe(_set_results, own)
+            loop.call_soon_threadsafe(_set_results, loop_results)
 
 
 def _set_results(results: Sequence[Result]) -> None:
@@ -385,9 +385,9 @@ def start_transformers(
         from agentpeft.policies.engines.adapter_slots import slot_state
 
         fuse = partial(slot_state, scaling=attach_lora(base, settings.lora).scaling)
-    own = EngineSettings(
+    engine_settings = EngineSettings(
         max_concurrent=limits.max_concurrent_episodes,
         max_context_tokens=limits.max_context_tokens,
         deterministic=settings.deterministic,
     )
-    return TransformersEngine(base.model, chat.stop_token_ids, own, fuse)
+    return TransformersEngine(base.model, chat.stop_token_ids, engine_settings, fuse)

@@ -56,15 +56,15 @@ class _Store:
         num_heads, num_columns = self.states.shape[3:5]
         heads = np.arange(num_heads)[:, None]
         targets = (slots[:, None, None] * num_heads + heads) * num_columns + positions[:, None]
-        kept = np.flatnonzero(np.broadcast_to(positions[:, None] >= 0, targets.shape))
-        self._targets = torch.from_numpy(targets.ravel()[kept]).to(self.states.device)
-        self._kept = torch.from_numpy(kept).to(self.states.device)
+        sources = np.flatnonzero(np.broadcast_to(positions[:, None] >= 0, targets.shape))
+        self._targets = torch.from_numpy(targets.ravel()[sources]).to(self.states.device)
+        self._sources = torch.from_numpy(sources).to(self.states.device)
 
     def write(self, layer_idx: int, states: Sequence[Tensor]) -> None:
         """Writes a layer's keys and values, (B, heads, T, width), to where `begin` said."""
         for store, new in zip(self.states[layer_idx], states, strict=True):
             tokens = new.flatten(0, 2)
-            tokens = tokens if len(tokens) == len(self._kept) else tokens[self._kept]
+            tokens = tokens if len(tokens) == len(self._sources) else tokens[self._sources]
             store.flatten(0, 2).index_copy_(0, self._targets, tokens)
 
     def move(self, targets: list[int], sources: list[int], num_columns: int) -> None:
@@ -242,12 +242,11 @@ class SlotCache(Cache):
         """Returns keys and values of rows, each with its prompt's before them."""
         if self._table is None:
             return keys, values
-        table, own = self._table, (keys, values)
+        table = self._table
         before = keys.new_zeros((2, len(keys), keys.shape[1], table.num_columns, keys.shape[3]))
         states = self.prompts.states[layer_idx, :, :, :, : table.num_columns]
         before.index_copy_(1, table.rows, states.index_select(1, table.row_places))
-        keys, values = (torch.cat(each, 2) for each in zip(before, own, strict=True))
-        return keys, values
+        return torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
 
 
 def prepare_attention(model: PreTrainedModel) -> None:

@@ -215,12 +215,12 @@ class VllmEngine:
 
     async def _fill_slot(self, name: str, folder: Path) -> Slot:
         """Fills a slot in the place of those that are served no more."""
-        kept = [slot for slot in self._served.values() if slot]
-        emptied = [slot for slot in self._slots if slot not in kept]
-        self._slots = kept
+        in_use = [slot for slot in self._served.values() if slot]
+        emptied = [slot for slot in self._slots if slot not in in_use]
+        self._slots = in_use
         new = await self._process.fill_slot(name, folder, emptied)
         if self._is_closed:  # meanwhile, with the slots that it had then
             await self._process.empty_slots([new])
             raise EngineError("the engine is closed")
-        self._slots = [*kept, new]
+        self._slots = [*in_use, new]
         return new

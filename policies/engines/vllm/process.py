@@ -193,8 +193,8 @@ class VllmProcess:
             self._slots.add(new.lora_int_id)
             try:
                 await self._call(partial(self._llm.add_lora, new))
-                if (found := set(await self._call(self._llm.list_loras))) != self._slots:
-                    raise EngineError(f"vLLM serves the adapters {found}, not {self._slots}")
+                if (served := set(await self._call(self._llm.list_loras))) != self._slots:
+                    raise EngineError(f"vLLM serves the adapters {served}, not {self._slots}")
             except BaseException:
                 await self._empty([new])
                 raise

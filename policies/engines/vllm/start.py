@@ -42,9 +42,11 @@ def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
     """
     check_vllm()
     folder, tokenizer = find_served_base(settings, settings.env_runners.num_gpus_per_env_runner)
-    own = read_vllm_settings(settings, folder)
-    chat = open_chat(tokenizer, settings, read_stop_tokens(folder), own.max_context_tokens)
-    return chat, start_engine(folder, chat.stop_token_ids, own)
+    engine_settings = read_vllm_settings(settings, folder)
+    chat = open_chat(
+        tokenizer, settings, read_stop_tokens(folder), engine_settings.max_context_tokens
+    )
+    return chat, start_engine(folder, chat.stop_token_ids, engine_settings)
 
 
 def read_stop_tokens(folder: Path) -> tuple[int, ...]:
