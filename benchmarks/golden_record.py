@@ -52,7 +52,6 @@ evaluation = {num_tasks = 16, interval = 2, env_kwargs = {split = "test"}}
 [env_runners]
 num_env_runners = 2
 num_threads = 1
-num_cpus_per_env_runner = 0.25
 max_new_tokens = 64
 
 [training]

@@ -42,8 +42,8 @@ class AlgorithmTrainable(tune.Trainable):
         """Returns bundles for the trial's process, its runners and its learners."""
         settings = cls.to_settings(config)
         own, learners = settings.env_runners, settings.learners
-        runner = {"CPU": own.num_cpus_per_env_runner, "GPU": own.num_gpus_per_env_runner}
-        learner = {"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}
+        runner = {"CPU": settings.num_cpus_per_process, "GPU": own.num_gpus_per_env_runner}
+        learner = {"CPU": settings.num_cpus_per_process, "GPU": learners.num_gpus_per_learner}
         if own.num_env_runners == 0:
             bundles = [{name: runner[name] + learner[name] for name in runner}]
         else:

@@ -80,11 +80,6 @@ class Study:
                     )
             except SettingsError as error:
                 raise SettingsError(f"method {name!r}: {error}") from None
-            if method.kind == "merged" and shared.lora.use_rslora:
-                raise SettingsError(
-                    f"method {name!r}: adapters of lora.use_rslora cannot be combined: set it to "
-                    "false, or leave the method out"
-                )
 
     @property
     def chosen(self) -> dict[str, Method]:

@@ -72,7 +72,7 @@ class SharedEngines:
             update={"env_runners": own.model_copy(update={"serving": "native"})}
         )
         options: dict[str, Any] = {
-            "num_cpus": own.num_cpus_per_env_runner,
+            "num_cpus": settings.num_cpus_per_process,
             "num_gpus": own.num_gpus_per_env_runner,
             "namespace": _NAMESPACE + name,
             "max_concurrency": _MAX_CALLS,
@@ -90,7 +90,7 @@ class SharedEngines:
         except EngineError as error:
             self.close()
             raise PlacementError(
-                f"{len(numbers)} engines of {own.num_cpus_per_env_runner:g} CPUs and "
+                f"{len(numbers)} engines of {settings.num_cpus_per_process:g} CPUs and "
                 f"{own.num_gpus_per_env_runner:g} GPUs did not start: {error}"
             ) from None
         except BaseException:
@@ -144,7 +144,7 @@ def join_group(settings: Settings, name: str) -> tuple[ChatFormat, Engine]:
         run=settings.experiment,
         base=base_name(folder, settings),
         dtype=str(dtype).removeprefix("torch."),
-        rank=settings.lora.as_saved().rank,
+        rank=settings.lora.rank,
         num_versions=settings.num_served_versions,
         max_context_tokens=own.limit_context(model_limit),
         stop_token_ids=tuple(chat.stop_token_ids),

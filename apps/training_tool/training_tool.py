@@ -249,12 +249,12 @@ def _shape(model: str) -> Json:
     if not path.is_file():
         return {}
     config = json.loads(path.read_text(encoding="utf-8"))
-    targets = config["target_modules"]
+    targets, rank = config["target_modules"], config["r"]
+    factor = rank**0.5 if config.get("use_rslora") else 1.0  # of the plain adapter that it equals
     return {
-        "rank": config["r"],
-        "alpha": float(config["lora_alpha"]),
+        "rank": rank,
+        "alpha": factor * config["lora_alpha"],
         "target_modules": "all-linear" if isinstance(targets, str) else sorted(targets),
-        "use_rslora": bool(config.get("use_rslora")),
     }
 
 

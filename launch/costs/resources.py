@@ -41,7 +41,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     """
     config = read_model_config(settings)
     model, num_base = _count_weights(config)
-    rank = settings.lora.as_saved().rank
+    rank = settings.lora.rank
     num_trained = num_base
     if settings.lora.use_lora:
         layers = _adapted_layers(model, settings)

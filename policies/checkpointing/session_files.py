@@ -15,11 +15,13 @@ from pathlib import Path
 
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord, TokenRecord
-from agentpeft.policies.settings.config import OutputSettings
 
 logger = logging.getLogger(__name__)
 SESSIONS = "sessions"
 """A run's folder of these files."""
+_MAX_BYTES = 2**28
+"""Of a part: what an editor still opens."""
+_NUM_PARTS_KEPT = 16  # of each name: 4 GiB
 _PART = re.compile(r"(.+)\.(\d{6})\.jsonl")
 
 
@@ -71,7 +73,6 @@ def append_episodes(
 
 def append_to_run(
     run_dir: Path,
-    limits: OutputSettings,
     iteration: int,
     name: str,
     records: Iterable[EpisodeRecord | TokenRecord],
@@ -80,8 +81,8 @@ def append_to_run(
 
     Raises: CheckpointError.
     """
-    path, max_bytes = run_dir / SESSIONS / f"{name}.jsonl", limits.max_session_file_mib * 2**20
-    append_episodes(path, iteration, records, max_bytes, limits.num_session_files_kept)
+    path = run_dir / SESSIONS / f"{name}.jsonl"
+    append_episodes(path, iteration, records, _MAX_BYTES, _NUM_PARTS_KEPT)
 
 
 def find_then(run_dir: Path, name: str, names: Iterable[str]) -> Path | None:

@@ -39,6 +39,8 @@ In bfloat16 it may be a hundredth of the log-probabilities themselves, of which 
 MIN_EFFECT = 0.1
 """In parts of the limit: below it an adapter's effect may be rounding, and there is no canary."""
 MIN_CANARY = 0.5
+MIN_SERVED_EFFECT = 0.8
+"""Share of an adapter's change that served weights must hold: rounding may lose the rest."""
 TEXTS = (
     "What is 17 + 25? Show your working, then give the answer on a line of its own.\n42",
     "Action: Operation\n```sql\nSELECT name, SUM(price) FROM orders WHERE id > 3 GROUP BY name;```",
@@ -55,14 +57,13 @@ class Probe:
     """What the learner says of the sequences: (N,), all their tokens but the first in a row.
 
     `base_logprobs` are the same of the base before training. `limit` is how far an engine may be
-    from it, `min_served_effect` how much of the adapter's change its weights must hold.
+    from it.
     """
 
     sequences: tuple[Ids, ...]
     logprobs: Floats
     base_logprobs: Floats
     limit: float
-    min_served_effect: float
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,9 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
-    limits = settings.fault_tolerance
-    limit = limits.max_probe_difference or choose_limit(logprobs, is_autocast or is_bfloat16)
-    return Probe(sequences, logprobs, policy.probed_base, limit, limits.min_served_effect)
+    asked = settings.fault_tolerance.max_probe_difference
+    limit = asked or choose_limit(logprobs, is_autocast or is_bfloat16)
+    return Probe(sequences, logprobs, policy.probed_base, limit)
 
 
 def choose_limit(logprobs: Floats, in_bfloat16: bool) -> float:
@@ -154,7 +155,7 @@ def compute_delivery_metrics(probe: Probe, proof: Proof) -> dict[str, float]:
 
     Example:
         >>> base, adapter = np.zeros(2, np.float32), np.float32([1, -1])
-        >>> probe, proof = Probe((), adapter, base, 1e-3, 0.9), Proof(base, 0.0, math.nan)
+        >>> probe, proof = Probe((), adapter, base, 1e-3), Proof(base, 0.0, math.nan)
         >>> metrics = compute_delivery_metrics(probe, proof)
         >>> metrics["probe_mean"], metrics["engine_effect"], metrics["canary"]
         (1.0, 0.0, 0.0)
@@ -180,9 +181,10 @@ def find_problem(metrics: Mapping[str, float], probe: Probe) -> str | None:
     for name, meaning in _MEANINGS.items():
         if not metrics[name] <= probe.limit:
             return f"{name} is {metrics[name]:.2g} (limit {probe.limit:g}): {meaning}"
-    effect, least = metrics.get("served_effect", math.inf), probe.min_served_effect
-    if not effect >= least:
-        return f"served_effect is {effect:.2f} (limit {least:g}): rounding takes the rest away"
+    effect = metrics.get("served_effect", math.inf)
+    if not effect >= MIN_SERVED_EFFECT:
+        limit = f"limit {MIN_SERVED_EFFECT:g}"
+        return f"served_effect is {effect:.2f} ({limit}): rounding takes the rest away"
     if metrics.get("canary", 1.0) < MIN_CANARY:
         return f"canary is {metrics['canary']:.2f}: the engine answers as the base does"
     return None

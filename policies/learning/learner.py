@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # most runs do without
     from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
 _ALONE = Peers()
+_MAX_NONFINITE_STEPS = 5  # in a row: one bad batch may pass, weights that are gone stay so
 _BASELINE_MOMENTUM = 0.9  # about ten updates: the mean return moves slowly against its noise
 
 
@@ -120,13 +121,13 @@ class Learner:
             chosen = hook.choose_groups(chosen, self.version)
         samples = self._make_samples(chosen, self._move_baseline(groups))
         totals, norms = self._take_steps(samples)
-        self._extremes = _choose_extremes(groups, chosen, samples)
+        self._extremes = [(chosen[s.group], s) for s in choose_extremes(samples)]
         metrics = {**totals.compute_metrics(), **_compute_episode_metrics(groups)}
         metrics["train/num_dropped_groups"] = len(groups) - len(chosen)
         return metrics | self._end_update(groups, samples, norms)
 
     def _begin_update(self) -> None:
-        """Keeps what `roll_back` needs, and sets the mode: some imitation uses dropout."""
+        """Keeps what `roll_back` needs, and sets the mode: imitation uses a base's dropout."""
         self._is_updating = True
         self._before = None  # two copies are never there at once
         if self.settings.lora.use_lora and self._sharded_base is None:
@@ -134,9 +135,6 @@ class Learner:
             self._before = weights, deepcopy(self.state_dict())
         checkpointing = self.settings.learners.gradient_checkpointing
         self.policy.model.train(self._spec.is_supervised or checkpointing)
-        if self.settings.lora.dropout > 0:
-            seeds = (self.settings.seed, self.version, self.peers.rank)
-            torch.manual_seed(int(np.random.default_rng(seeds).integers(2**63)))
 
     def _move_baseline(self, groups: Sequence[EpisodeGroup]) -> float:
         """Returns the baseline of earlier updates, and takes in the groups' mean return."""
@@ -245,7 +243,6 @@ class Learner:
             "version": self.version,
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_without_step, self._num_nonfinite),
-            **{hook.state_name: hook.state_dict() for hook in self._hooks if hook.state_name},
             "oom": (self._num_oom_retries, *self._runner.size.state()),
         }
 
@@ -264,9 +261,6 @@ class Learner:
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_without_step, self._num_nonfinite = state["counts"]
-        for hook in self._hooks:
-            if hook.state_name in state:
-                hook.load_state_dict(state[hook.state_name])
         self._num_oom_retries, *budget = state["oom"]
         self._runner.size.load_state(*budget)
 
@@ -348,11 +342,10 @@ class Learner:
 
     def _skip(self, loss: float, norm: float) -> None:
         self._num_nonfinite += 1
-        limit = self.settings.fault_tolerance.max_skipped_updates
-        if self._num_nonfinite > limit:
+        if self._num_nonfinite > _MAX_NONFINITE_STEPS:
             raise TrainingError(
                 f"{self._num_nonfinite} steps in a row had no finite gradient (loss {loss}, "
-                f"norm {norm}; fault_tolerance.max_skipped_updates is {limit}): lower training.lr"
+                f"norm {norm}): lower training.lr"
             )
 
 
@@ -367,15 +360,6 @@ def compute_lr(training: TrainingSettings, iteration: int) -> float:
     done = min((iteration - warmup) / max(training.num_iterations - warmup, 1), 1.0)
     factors = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
     return training.lr * factors[training.lr_schedule]
-
-
-def _choose_extremes(
-    groups: Sequence[EpisodeGroup], chosen: Sequence[EpisodeGroup], samples: Sequence[Sample]
-) -> list[tuple[EpisodeGroup, Sample]]:
-    """Returns the samples to record with their groups, of those that were played for the update."""
-    num_played = {group.group_id: len(group.trajectories) for group in groups}
-    played = [s for s in samples if s.index < num_played[chosen[s.group].group_id]]
-    return [(chosen[s.group], s) for s in choose_extremes(played)]
 
 
 def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:

@@ -101,8 +101,7 @@ class Objective:
         self._spec = spec
         self._constant = settings.env_runners.max_new_tokens
         self._kl_coeff = settings.training.kl_coeff
-        may_be_older = settings.max_adapter_lag > 0 or settings.training.num_replay_tasks > 0
-        default = _OLDER_CAP if may_be_older and not spec.is_supervised else None
+        default = _OLDER_CAP if settings.max_adapter_lag > 0 and not spec.is_supervised else None
         asked = settings.training.importance_cap
         self._importance_cap = default if asked is None else asked
 

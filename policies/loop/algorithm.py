@@ -183,10 +183,10 @@ class Algorithm:
 
         The runners are restarted too: they may see a version again, with other weights.
         """
-        limit = self.settings.fault_tolerance.max_num_learner_restarts
+        limit = self.settings.fault_tolerance.max_num_restarts
         if self._faults["num_learner_restarts"] >= limit:
             raise TrainingError(
-                f"{reason} (fault_tolerance.max_num_learner_restarts {limit} is reached)"
+                f"{reason} (fault_tolerance.max_num_restarts {limit} is reached)"
             ) from reason
         self._faults["num_learner_restarts"] += 1
         checkpoint = self._checkpoints.newest
@@ -213,7 +213,7 @@ class Algorithm:
         ]
         with self._stopping_on_error(Exception):
             _, report = self._runners.sample(requests)
-            check_world(report, self.settings)
+            check_world(report)
         self._record_episodes("eval", report)
         metrics = compute_success_metrics(report.records)
         num_seen = self._checkpoints.seen.count(report.task_hashes.values())
@@ -313,7 +313,7 @@ class Algorithm:
         if name == "train":
             self._num_episodes += len(report.records)
         if self.settings.output.episodes:
-            append = partial(append_to_run, self.run_dir, self.settings.output, self.iteration)
+            append = partial(append_to_run, self.run_dir, self.iteration)
             append(name, report.records)
             if name == "train":
                 append("tokens", self._learners.call_all(LearnerActor.read_token_records))

@@ -12,7 +12,7 @@ from the runners' work: others are asked for, until an episode for each slot and
 
 A group that never gets into a batch (dropped, as its environment kept failing; stale, as it became
 too old in play or after it) is replaced: the curriculum draws another, unless more than
-`fault_tolerance.max_failed_group_share` of the batch were dropped. Of more than this share of all
+half of the batch were dropped. Of more than this share of all
 that was played the run ends; in between a batch is short.
 
 A batch is done once the learners hold its groups: those that are lost with their node before that
@@ -41,6 +41,8 @@ from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 logger = logging.getLogger(__name__)
+MAX_FAILED_SHARE = 0.5
+"""Of a batch's groups: where more fail, the world is down, and what is left is no fair sample."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,14 @@ class TrainingBatch:
     sample_s: float
 
 
-def check_world(report: SampleReport, settings: Settings) -> None:
+def check_world(report: SampleReport) -> None:
     """Raises: TrainingError if more groups failed in their environment than is allowed."""
-    limit = settings.fault_tolerance.max_failed_group_share
     num_failed = len(report.dropped_group_ids)
     num_groups = num_failed + len(report.adapter_versions)
-    if num_failed > limit * num_groups:
+    if num_failed > MAX_FAILED_SHARE * num_groups:
         raise TrainingError(
             f"{num_failed} of {num_groups} groups failed in their environment "
-            f"(fault_tolerance.max_failed_group_share is {limit:g}); {report.last_fault}"
+            f"(at most {MAX_FAILED_SHARE:g} of them may); {report.last_fault}"
         )
 
 
@@ -162,7 +163,7 @@ class TrainingBatches:
         while True:
             self._fill()
             _, report = merge_played([*self._batch, *self._others])
-            check_world(report, self._settings)
+            check_world(report)
             records = [record for played in self._batch for record in played.report.records]
             num_missing = self._settings.training.num_groups - count_spread(records)
             more = self._curriculum.resample(num_missing)
@@ -229,6 +230,5 @@ class TrainingBatches:
 
     @property
     def _fails_too_often(self) -> bool:
-        limit = self._settings.fault_tolerance.max_failed_group_share
         num_failed = sum(len(played.report.dropped_group_ids) for played in self._others)
-        return num_failed > limit * self._settings.training.num_groups
+        return num_failed > MAX_FAILED_SHARE * self._settings.training.num_groups

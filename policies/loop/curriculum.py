@@ -249,7 +249,7 @@ class Curriculum:
 
         if own.stages:
             last = len(own.stages) - 1
-            return AdaptiveDifficulty((0, last), own.window, own.promote_at, own.demote_at)
+            return AdaptiveDifficulty((0, last), own.window, own.promote_at, None)
         rule = environment.kwargs["adaptive"]  # the environment has checked it
         own_numbers = {} if rule is True else rule
         return AdaptiveDifficulty((0, len(self._pools) - 1), **own_numbers)

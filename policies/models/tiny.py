@@ -48,10 +48,10 @@ def train_tokenizer(corpus: Iterable[str], tiny: TinySettings) -> PreTrainedToke
     """Returns a byte-level BPE of at most `vocab_size` tokens, lossless on any text.
 
     Digits stand alone. An environment's set phrases cost one token each: other tokens may span
-    words, or, with `cuts_words_alike`, phrases are tokens of their own beside those of words.
+    words, or, with `copies_words`, phrases are tokens of their own beside those of words.
     Without enough text there are fewer tokens, never fewer than all bytes.
     """
-    if tiny.cuts_words_alike:
+    if tiny.copies_words:
         bpe = _train_bpe_of_words(list(corpus), tiny.vocab_size)
     else:
         bpe = _train_bpe(corpus, tiny.vocab_size, _DIGITS)
@@ -155,7 +155,7 @@ def build_tiny(tiny: TinySettings, corpus: Iterable[str], seed: int = 0) -> Poli
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
-        if tiny.has_induction_heads:
+        if tiny.copies_words:
             from agentpeft.policies.models.induction import start_induction_heads
 
             start_induction_heads(model)

@@ -45,6 +45,8 @@ from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
 _MAX_ENV_THREADS = 64
+_MAX_RETRIES = 3
+"""Of an episode after a fault: a world that comes back does so within these; others are down."""
 _FAULTS = (EnvFault, DataError, UnknownTaskError)
 """What an environment's reset or step may raise during a run: the episode is played again."""
 
@@ -218,7 +220,7 @@ class EnvRunner:
         many faults its group is dropped: episodes not begun are skipped, the run goes on. An
         EnvironmentBugError, which none may raise, ends the run instead.
         """
-        for attempt in range(self._settings.fault_tolerance.max_episode_retries + 1):
+        for attempt in range(_MAX_RETRIES + 1):
             if attempt:
                 wanted.group.counts["retries"] += 1
                 self._engine.update_sessions(opened=[wanted.session], closed=[wanted.session])

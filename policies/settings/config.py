@@ -18,7 +18,6 @@ from agentpeft.policies.settings.processes import (
     FaultToleranceSettings,
     LearnerSettings,
 )
-from agentpeft.policies.settings.retired import RETIRED
 from agentpeft.policies.settings.section import Count, CountOrZero, MayChange, Section
 from agentpeft.policies.settings.tasks import (
     CurriculumSettings,
@@ -73,22 +72,12 @@ class OutputSettings(Section):
     where `episodes` is true; a resumed run goes on there.
     """
     episodes: MayChange[bool] = True
-    """Writes every episode with its messages to `sessions/`."""
-    max_session_file_mib: float = Field(default=256.0, gt=0)
-    """Size from which on a file of `sessions/` is closed, as `train.000001.jsonl` and so on, and
-    the next iteration's episodes begin a new `train.jsonl`. Readers of a run take all of them.
+    """Writes every episode with its messages to `sessions/`: some kilobytes each, so turn it off
+    for a long run on a small disk.
     """
-    num_session_files_kept: int = Field(default=16, ge=2, le=10**6)
-    """Number of files of `train`, `eval` and `tokens` each that are kept, the newest."""
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
-        limits = {"max_session_file_mib", "num_session_files_kept"}
-        if not self.episodes and self.changed() & limits:
-            yield (
-                "output.max_session_file_mib and num_session_files_kept have no effect with "
-                "output.episodes = false"
-            )
         has_stages = bool(run.curriculum.stages) or run.environment.is_adaptive
         if self.checkpoint_interval == "epoch" and (
             has_stages or run.curriculum.sampling != "uniform"
@@ -121,6 +110,8 @@ class Settings(Section):
     tokens that they have, so that no episode is too long for a batch. What bounds the lag is then
     an episode's end ([in flight](how_it_works.md#adapters-that-change-in-flight)).
     """
+    num_cpus_per_process: MayChange[float] = Field(default=0.5, ge=0)
+    """CPUs that Ray reserves for each runner and each learner."""
     callbacks: MayChange[str | None] = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:
     none.
@@ -278,6 +269,8 @@ def list_changeable() -> list[str]:
 
 def unknown_setting(name: str) -> SettingsError:
     """Returns the error for a dotted name that is no setting's, or no longer one."""
+    from agentpeft.policies.settings.retired import RETIRED
+
     if name in RETIRED:
         return SettingsError(f"{name} is no longer a setting: {RETIRED[name]}")
     names = setting_names()

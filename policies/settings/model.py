@@ -114,10 +114,10 @@ class TinySettings(Section):
     """Size of the byte-level BPE vocabulary, 300 to 65536."""
     max_context_tokens: Count = 1024
     """The longest conversation in tokens."""
-    cuts_words_alike: bool = False
-    """Whether a word has the same tokens wherever it stands, which makes it easier to copy."""
-    has_induction_heads: bool = False
-    """Whether heads of the first layers repeat what came before, ahead of any training."""
+    copies_words: bool = False
+    """Makes it easier to copy words: each has the same tokens wherever it stands, and heads of the
+    first layers repeat what came before, ahead of any training.
+    """
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
@@ -143,68 +143,24 @@ class LoraSettings(Section):
     rank: Count = 16
     """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
-    """The update is scaled by alpha / rank."""
-    use_rslora: bool = False
-    """rsLoRA: scales by alpha / sqrt(rank) instead, so that a larger rank learns no slower."""
-    use_pissa: bool = False
-    """PiSSA: begins at the [principal components](algorithms.md#pissa) of each layer's weights. The
-    adapter that is delivered and saved has twice the rank.
-    """
+    """The update is scaled by alpha / rank. An adapter of rsLoRA is one of alpha * sqrt(rank)."""
     target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
         "all-linear"
     )
     """Names of the layers that get an adapter, such as `["q_proj", "v_proj"]`. `all-linear`:
     all linear layers but the output layer.
     """
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout of the adapter's input, with algorithm `sft` only."""
     orthogonal_to: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Folders of earlier adapters, which the base has been merged with: a penalty keeps the new
     adapter's A orthogonal to theirs ([O-LoRA](algorithms.md#o-lora)).
     """
-    orthogonality_coeff: float = Field(default=0.5, gt=0)
-    """Weight of that penalty. Needs `orthogonal_to`."""
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
         if self.orthogonal_to and not self.use_lora:
             yield "lora.orthogonal_to has no effect with lora.use_lora = false"
-        if self.orthogonality_coeff != 0.5 and not self.orthogonal_to:
-            yield "lora.orthogonality_coeff has no effect without lora.orthogonal_to"
-        if self.dropout > 0 and run.is_rl:
-            yield (
-                f"lora.dropout {self.dropout} is for algorithm 'sft': with RL the learner's "
-                "probabilities would differ from those that were sampled; set it to 0"
-            )
-        if self.use_rslora and not self.use_lora:
-            yield "lora.use_rslora has no effect with lora.use_lora = false"
-        if self.use_pissa:
-            yield from self._pissa_conflicts(run)
         if not self.use_lora and run.training.critic == "separate":
             yield (
                 "training.critic 'separate' is an adapter on a frozen base, and lora.use_lora = "
                 "false trains all weights: set it to 'shared'"
             )
-
-    def _pissa_conflicts(self, run: "Settings") -> Iterator[str]:
-        if not self.use_lora:
-            yield "lora.use_pissa has no effect with lora.use_lora = false"
-        if self.orthogonal_to:
-            yield "lora.use_pissa chooses what the adapter reads, and so does lora.orthogonal_to"
-        if run.model.load_in_4bit:
-            yield "lora.use_pissa needs the base's weights: set model.load_in_4bit to false"
-        if run.model.adapter is not None:
-            saved = self.as_saved()
-            yield (
-                f"lora.use_pissa begins a new adapter, and model.adapter {run.model.adapter!r} is "
-                "one: to go on with an adapter of PiSSA, set lora.use_pissa to false, lora.rank to "
-                f"{saved.rank} and lora.alpha to {saved.alpha:g}"
-            )
-
-    def as_saved(self) -> "LoraSettings":
-        """Returns the settings of plain LoRA that the adapter has once it is saved or delivered."""
-        if not self.use_pissa:
-            return self
-        factor = 2**0.5 if self.use_rslora else 2.0  # the scale stays as it is
-        changes = {"use_pissa": False, "rank": 2 * self.rank, "alpha": factor * self.alpha}
-        return self.model_copy(update=changes)

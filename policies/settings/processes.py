@@ -21,15 +21,9 @@ class EnvRunnerSettings(Section):
     """Number of runner processes (Ray actors). 0 plays and learns in this process, without
     Ray.
     """
-    num_cpus_per_env_runner: float = Field(default=0.5, ge=0)
-    """CPUs that Ray reserves for each runner."""
     num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
     """GPUs that Ray reserves for each runner, all of one machine. Above 0 the model is on the GPU;
     2 and more are for [a vLLM engine over several GPUs](vllm.md#a-model-larger-than-one-gpu).
-    """
-    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
-    """How Ray places the runners: `PACK` on few machines, `SPREAD` over many; `STRICT_…` on
-    one, or each on its own, or not at all.
     """
     num_threads: Threads = 2
     """Torch's threads in each runner."""
@@ -59,7 +53,7 @@ class EnvRunnerSettings(Section):
     """Episodes that each runner plays at once; whenever fewer are in play it takes the next group.
     """
     max_new_tokens: Count = 256
-    """Longest turn in tokens. It is also the constant of `loss_normalization = "constant"`."""
+    """Longest turn in tokens. It is also the constant that the loss of `dr_grpo` is divided by."""
     max_context_tokens: Count | None = None
     """Longest conversation in tokens; a full one ends the episode (`context_limit`). None:
     the model's own limit.
@@ -167,8 +161,6 @@ class LearnerSettings(Section):
     """Processes that share each update ([how](how_it_works.md#several-learners)). The other
     settings of this section hold for each of them.
     """
-    num_cpus_per_learner: float = Field(default=0.5, ge=0)
-    """CPUs that Ray reserves."""
     num_gpus_per_learner: float = Field(default=0.0, ge=0)
     """GPUs that Ray reserves. Above 0 the model is on the GPU."""
     num_threads: Threads = 2
@@ -237,38 +229,22 @@ class FaultToleranceSettings(Section):
 
     whole_may_change = True
 
-    max_episode_retries: CountOrZero = 3
-    """How often an episode that ended with an `EnvFault` is played again; then its group is
-    dropped and counted.
-    """
-    max_failed_group_share: float = Field(default=0.5, ge=0, lt=1)
-    """A round or evaluation of which more than this share of the groups fail in their
-    environment ends the run, with the last fault.
-    """
-    max_skipped_updates: CountOrZero = 5
-    """Steps in a row without a finite gradient; one more ends the run."""
     placement_timeout_s: float = Field(default=30.0, gt=0)
     """What Ray cannot place in time ends the run, with what was asked for and what there is.
     The run goes on without a restarted runner for which there is no place, as long as there
     are others.
     """
-    max_num_env_runner_restarts: CountOrZero = 20
-    """How often a runner is restarted that is gone, hangs, whose engine fails or that cannot
-    prove its adapter. 0: it ends the run.
+    max_num_restarts: CountOrZero = 20
+    """How often runners are restarted that are gone, hang, whose engine fails or that cannot
+    prove their adapter; and how often the learners are, from the last checkpoint. One more ends
+    the run, and 0 ends it at once.
     """
     env_runner_restore_timeout_s: float = Field(default=1800.0, gt=0)
     """How long runners, or the learner, may take to start, loading the model included."""
     env_runner_health_probe_timeout_s: float = Field(default=30.0, gt=0)
     """While results are waited for, a runner or learner that does not answer a ping for so
-    long is ended, and counts as gone.
-    """
-    ray_timeout_s: float = Field(default=60.0, gt=0)
-    """How long Ray's own processes (raylet, GCS) may take to answer a call of the driver;
-    then the run ends, to be resumed.
-    """
-    max_num_learner_restarts: CountOrZero = 3
-    """How often a learner that is gone is restarted from the last checkpoint. 0: it ends the
-    run.
+    long is ended, and counts as gone. Where Ray's own processes (raylet, GCS) do not answer the
+    driver for twice as long, 10 s at least, the run ends, to be resumed.
     """
     probe_interval: CountOrZero = 1
     """At every n-th adapter version learner and engines must [agree on fixed
@@ -279,17 +255,13 @@ class FaultToleranceSettings(Section):
     0.001 in float32; where a base or the learner computes in bfloat16, 0.05 or a hundredth of
     their mean, whichever is more.
     """
-    min_served_effect: float = Field(default=0.8, ge=0, lt=1)
-    """Share of an adapter's change that the served weights must hold, or it is no delivery.
-    0: any.
-    """
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
         has_no_probe = self.probe_interval == 0 or run.env_runners.engine == "scripted"
-        if has_no_probe and self.changed() & {"max_probe_difference", "min_served_effect"}:
+        if has_no_probe and self.max_probe_difference is not None:
             yield (
-                "fault_tolerance.max_probe_difference and min_served_effect have no effect with "
-                "fault_tolerance.probe_interval = 0, nor with env_runners.engine 'scripted', which "
-                "has no weights"
+                f"fault_tolerance.max_probe_difference {self.max_probe_difference:g} has no effect "
+                "with fault_tolerance.probe_interval = 0, nor with env_runners.engine 'scripted', "
+                "which has no weights"
             )

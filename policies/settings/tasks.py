@@ -55,8 +55,6 @@ class CurriculumSettings(Section):
     """The next stage begins once this share of the stage's last `window` episodes succeed. 0: after
     `window` episodes, whatever comes of them.
     """
-    demote_at: float | None = Field(default=None, ge=0, le=1)
-    """Training goes back by a stage where no more than this share of them succeed. None: never."""
     window: Count = 256
     """Episodes of a stage that its success is measured by."""
     sampling: Literal["uniform", "frontier"] = "uniform"
@@ -79,15 +77,10 @@ class CurriculumSettings(Section):
                 "curriculum.stages and environment.kwargs.adaptive both set the difficulty: leave "
                 "one of them out"
             )
-        if not self.stages and self.changed() & {"promote_at", "demote_at", "window"}:
+        if not self.stages and self.changed() & {"promote_at", "window"}:
             yield (
-                "curriculum.promote_at, demote_at and window have no effect without "
+                "curriculum.promote_at and window have no effect without "
                 "curriculum.stages (environment.kwargs.adaptive has raise_at, lower_at and window)"
-            )
-        if self.demote_at is not None and self.demote_at >= self.promote_at:
-            yield (
-                f"curriculum.demote_at {self.demote_at} must be below curriculum.promote_at "
-                f"({self.promote_at})"
             )
         if any("split" in stage for stage in self.stages):
             yield (

@@ -1,6 +1,7 @@
 """The settings of what is learnt, and what each algorithm reads of them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -16,6 +17,61 @@ AlgorithmName = Literal[
 ]
 CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
+
+
+CLIP = (0.2, 0.2)
+
+
+@dataclass(frozen=True)
+class AlgorithmTerms:
+    """What an algorithm reads of `training`, and its defaults there.
+
+    How it computes is a row of `learning.algorithms.ALGORITHMS`.
+
+    `clip`: ε of the ratio below and above; None: its loss clips nothing. `has_ratio`: whether its
+    loss stays right once the policy is not the one that sampled, as in further epochs.
+    `compares_groups`: whether an advantage is of an episode among those of its task.
+    """
+
+    normalization: Normalization = "token"
+    clip: tuple[float, float] | None = None
+    num_epochs: int = 1
+    entropy_coeff: float = 0.0
+    critic: CriticKind | None = None
+    may_have_critic: bool = False
+    has_ratio: bool = True
+    compares_groups: bool = False
+    reads_rewards: bool = True
+    is_supervised: bool = False
+
+    @property
+    def unread(self) -> set[str]:
+        """The names of the settings that have no effect."""
+        names = set[str]()
+        if self.clip is None:
+            names |= {"clip_range", "clip_range_high"}
+        if not self.may_have_critic:
+            names |= {"critic", "gamma", "lambda_"}
+        if not self.reads_rewards:
+            names |= {"dynamic_sampling", "max_resampled_groups", "shuffle_rewards"}
+        if self.is_supervised:
+            names |= {"entropy_coeff", "group_size", "importance_cap", "kl_coeff", "teacher"}
+        return names
+
+
+ALGORITHM_TERMS: dict[AlgorithmName, AlgorithmTerms] = {
+    "reinforce": AlgorithmTerms(has_ratio=False),
+    "rloo": AlgorithmTerms(has_ratio=False, compares_groups=True),
+    "grpo": AlgorithmTerms(clip=CLIP, compares_groups=True),
+    "dr_grpo": AlgorithmTerms("constant", clip=CLIP, compares_groups=True),
+    "gspo": AlgorithmTerms("sequence", clip=(3e-4, 4e-4), compares_groups=True),
+    "cispo": AlgorithmTerms(clip=(1.0, 4.0), compares_groups=True),
+    "raft": AlgorithmTerms("sequence", compares_groups=True),
+    "ppo": AlgorithmTerms(clip=CLIP, num_epochs=2, entropy_coeff=0.01, may_have_critic=True),
+    "a2c": AlgorithmTerms(critic="shared", may_have_critic=True, has_ratio=False),
+    "distill": AlgorithmTerms(clip=CLIP, reads_rewards=False),
+    "sft": AlgorithmTerms(reads_rewards=False, is_supervised=True),
+}
 
 
 class TrainingSettings(Section):
@@ -57,10 +113,6 @@ class TrainingSettings(Section):
     """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
     `gspo`, 4 with `cispo`.
     """
-    loss_normalization: Normalization | None = None
-    """What the loss is averaged over: `token`, `sequence`, `constant`. None: `constant` with
-    `dr_grpo`, `sequence` with `gspo` and `raft`, else `token`.
-    """
     kl_coeff: MayChange[NonNegativeFloat] = 0.0
     """Weight of the KL to the reference, which is the base without the adapter, or the
     adapter that training started from.
@@ -69,7 +121,7 @@ class TrainingSettings(Section):
     """Weight of the entropy bonus. None: 0.01 with `ppo`, else 0."""
     importance_cap: MayChange[float | None] = Field(default=None, gt=0)
     """Truncated importance sampling: the cap on the ratio of the learner's probability to the
-    engine's. None: 2.0 with `max_adapter_lag` or `num_replay_tasks` above 0, else off.
+    engine's. None: 2.0 with `max_adapter_lag` above 0, else off.
     """
     critic: CriticKind | None = None
     """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
@@ -87,10 +139,6 @@ class TrainingSettings(Section):
     token's advantage gets its log-probability there less the policy's
     ([distillation](algorithms.md#a-teacher)). None: no teacher.
     """
-    num_replay_tasks: MayChange[CountOrZero] = 0
-    """Number of tasks, the latest, whose last success is remembered; it joins a group of the
-    same task in which all episodes failed. 0: no replay.
-    """
     chats: str | None = Field(default=None, min_length=1)
     """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats), or
     `hub:owner/name[:split]`, that algorithm `sft` learns from. None: the oracle's episodes.
@@ -107,6 +155,11 @@ class TrainingSettings(Section):
     """
 
     @property
+    def terms(self) -> AlgorithmTerms:
+        """What the algorithm reads, and its defaults."""
+        return ALGORITHM_TERMS[self.algorithm]
+
+    @property
     def is_taught_by_endpoint(self) -> bool:
         """Whether the teacher is a server's."""
         return (self.teacher or "").startswith(("http://", "https://"))
@@ -115,7 +168,7 @@ class TrainingSettings(Section):
         """Yields what cannot work or has no effect in the run."""
         yield from self._unread()
         yield from self._additions(run)
-        if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
+        if self.group_size == 1 and (self.dynamic_sampling or self.terms.compares_groups):
             yield (
                 f"training.group_size must be >= 2, got 1: algorithm {self.algorithm!r} or "
                 "training.dynamic_sampling compares the episodes of a group"
@@ -130,15 +183,16 @@ class TrainingSettings(Section):
                 f"training.chats {self.chats!r} are for algorithm 'sft', not {self.algorithm!r}: "
                 "leave them out, or begin with them (warm_start.chats)"
             )
+        # RAFT alone imitates: its advantages are 0 and 1, but for a teacher's
         is_signed_raft = self.algorithm == "raft" and self.teacher is not None
-        if (self.num_epochs or 1) > 1 and (self.algorithm in _WITHOUT_RATIO or is_signed_raft):
+        if (self.num_epochs or 1) > 1 and (is_signed_raft or not self.terms.has_ratio):
             yield (
                 f"training.num_epochs {self.num_epochs}: the loss of algorithm {self.algorithm!r} "
                 "has no ratio to the policy that sampled, which later epochs need: set it to 1, "
                 "or take grpo, dr_grpo, gspo, cispo or ppo"
             )
-        low = self.clip_range or _DEFAULT_CLIP_RANGE.get(self.algorithm, 0.2)
-        if self.algorithm != "cispo" and (self.clip_range_high or 1e9) < low:
+        low = self.clip_range or (self.terms.clip or CLIP)[0]
+        if low < 1 and (self.clip_range_high or 1e9) < low:  # from 1 on it bounds nothing below
             yield (
                 f"training.clip_range_high {self.clip_range_high} must be >= training.clip_range "
                 f"({low:g} unless set)"
@@ -152,27 +206,25 @@ class TrainingSettings(Section):
     def _unread(self) -> Iterator[str]:
         """Yields the settings that were changed though this algorithm does not read them."""
         changed = self.changed()
-        for name in sorted(changed & {*_IGNORED.get(self.algorithm, ())}):
-            readers = [known for known, names in _IGNORED.items() if name not in names]
+        for name in sorted(changed & self.terms.unread):
+            readers = [known for known, its in ALGORITHM_TERMS.items() if name not in its.unread]
             yield (
                 f"training.{name} has no effect with algorithm {self.algorithm!r} (it is for "
                 f"{', '.join(readers)}): leave it at {dict(TrainingSettings())[name]!r}"
             )
-        if self.algorithm == "ppo" and self.critic is None and changed & {*_CRITIC}:
+        if self.algorithm == "ppo" and self.critic is None and changed & {"gamma", "lambda_"}:
             yield (
                 "training.gamma and lambda_ have no effect without a critic: set training.critic "
                 "to 'shared' or 'separate'"
             )
 
     def _additions(self, run: "Settings") -> Iterator[str]:
-        """Yields what is wrong with the replay and the teacher."""
-        telling = {"num_replay_tasks": 0, "teacher": None}
-        for name, default in telling.items():
-            if self.shuffle_rewards and dict(self)[name] != default:
-                yield (
-                    f"training.{name} would still tell the learner how an episode went, which "
-                    "training.shuffle_rewards hides: leave it out of the control"
-                )
+        """Yields what is wrong with the teacher."""
+        if self.shuffle_rewards and self.teacher is not None:
+            yield (
+                "training.teacher would still tell the learner what is good, which "
+                "training.shuffle_rewards hides: leave it out of the control"
+            )
         if self.teacher is not None and self.dynamic_sampling:
             yield (
                 "training.dynamic_sampling would drop the groups of equal returns, of which "
@@ -186,42 +238,3 @@ class TrainingSettings(Section):
                 "temperature 1, whose rounding depends on what else it computes: set "
                 "env_runners.temperature to 1 and deterministic to false"
             )
-
-
-_CLIP = ("clip_range", "clip_range_high")
-_DEFAULT_CLIP_RANGE = {"gspo": 3e-4}
-_CRITIC = ("critic", "gamma", "lambda_")
-_IGNORED: dict[str, tuple[str, ...]] = {
-    "reinforce": (*_CLIP, *_CRITIC),
-    "rloo": (*_CLIP, *_CRITIC),
-    "raft": (*_CLIP, *_CRITIC),
-    "grpo": _CRITIC,
-    "dr_grpo": _CRITIC,
-    "gspo": _CRITIC,
-    "cispo": _CRITIC,
-    "ppo": (),
-    "distill": (
-        *_CRITIC,
-        "dynamic_sampling",
-        "max_resampled_groups",
-        "num_replay_tasks",
-        "shuffle_rewards",
-    ),
-    "a2c": _CLIP,
-    "sft": (
-        *_CLIP,
-        *_CRITIC,
-        "kl_coeff",
-        "dynamic_sampling",
-        "entropy_coeff",
-        "group_size",
-        "importance_cap",
-        "num_replay_tasks",
-        "teacher",
-        "max_resampled_groups",
-        "shuffle_rewards",
-    ),
-}
-"""Which settings of `training` an algorithm does not read."""
-_WITHOUT_RATIO = ("reinforce", "rloo", "a2c")
-_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft")

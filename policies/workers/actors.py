@@ -84,7 +84,7 @@ class ActorSpec:
     """Actors of one class: how many, the CPUs and GPUs that Ray reserves for each, torch's threads.
 
     `name` is for messages. `is_closed`: `close` is called before an actor's process is ended.
-    `strategy` is how Ray spreads them over machines. `store`: where they meet, if they do.
+    `store`: where they meet, if they do.
     """
 
     name: str
@@ -94,7 +94,6 @@ class ActorSpec:
     num_gpus: float
     num_threads: int
     is_closed: bool = False
-    strategy: str = "PACK"
     store: tuple[str, int] | None = None
 
     @property

@@ -163,7 +163,7 @@ class LearnerGroup:
             name="the learner" if own.num_learners == 1 else "the learners",
             kind=kind,
             num_actors=own.num_learners,
-            num_cpus=own.num_cpus_per_learner,
+            num_cpus=settings.num_cpus_per_process,
             num_gpus=own.num_gpus_per_learner,
             num_threads=own.num_threads,
             store=None if self._store is None else (self._store.host, self._store.port),

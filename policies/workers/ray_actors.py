@@ -47,6 +47,7 @@ from agentpeft.policies.workers.time_limits import RAY_START_S, within
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+_MIN_RAY_TIMEOUT_S = 10.0  # a machine under load answers late
 _STOP_S = 5.0
 _CHECK_S = 10.0
 _SEND_S = 600.0
@@ -68,6 +69,8 @@ class RayActors:
         """Raises: PlacementError, WorkerLostError, and what making an actor raises."""
         self._spec, self.num_actors = spec, spec.num_actors
         self._limits = settings.fault_tolerance
+        probe_s = self._limits.env_runner_health_probe_timeout_s
+        self._ray_timeout_s = max(2 * probe_s, _MIN_RAY_TIMEOUT_S)
         self._actors: list[Any] = []
         self._pings: list[tuple[Any, Ref]] = []
         self._next_ping_s = 0.0
@@ -77,9 +80,7 @@ class RayActors:
         try:
             if spec.bundle and get_current_placement_group() is None:
                 bundles = [spec.bundle] * spec.num_actors
-                self._group = self._ask(
-                    "placing actors", lambda: placement_group(bundles, spec.strategy)
-                )
+                self._group = self._ask("placing actors", lambda: placement_group(bundles, "PACK"))
             self._await_placement()
             self._actors = [self._start_actor(index) for index in range(spec.num_actors)]
             self._await_start(range(spec.num_actors), settings)
@@ -184,7 +185,7 @@ class RayActors:
 
     def _ask(self, what: str, function: Callable[[], T], more_s: float = 0.0) -> T:
         """Calls Ray; `more_s` is how long the call may wait for actors. Raises: RayHangsError."""
-        limit_s = self._limits.ray_timeout_s + more_s
+        limit_s = self._ray_timeout_s + more_s
         try:
             return within(limit_s, what, function)
         except GetTimeoutError:  # a limit of Ray's own, where it has one
@@ -243,7 +244,7 @@ class RayActors:
         raise WorkerLostError(f"{self._spec.name} did not start within {limit_s:g} s")
 
     def _get(self, refs: Sequence[Ref], timeout_s: float) -> list[Any]:
-        limit_s = self._limits.ray_timeout_s + timeout_s
+        limit_s = self._ray_timeout_s + timeout_s
         try:
             return within(
                 limit_s, "fetching results", lambda: list(ray.get(list(refs), timeout=timeout_s))
@@ -292,7 +293,7 @@ class RayActors:
             for actor in actors:
                 ray.kill(actor)
 
-        within(min(self._limits.ray_timeout_s, _STOP_S) + _STOP_S, "ending actors", end)
+        within(min(self._ray_timeout_s, _STOP_S) + _STOP_S, "ending actors", end)
 
     def _await_placement(self) -> None:
         """Waits for the actors' places. Raises: PlacementError, TrainingError."""

@@ -47,7 +47,7 @@ class EnvRunnerGroup:
     A runner that dies, whose engine fails, or that cannot prove what it serves is replaced and
     given the present adapter; the groups that it had go back to the head of the queue. The run ends
     if engines fail twice over the same group, if the new runner fails its delivery, or after
-    `fault_tolerance.max_num_env_runner_restarts`. If there is no room for a new runner, as its node
+    `fault_tolerance.max_num_restarts`. If there is no room for a new runner, as its node
     is gone, the others go on. Samples follow from seed and position, so they are what they would
     have been, whoever plays them (with `max_adapter_lag` 0, unless an episode is too slow; to the
     bit if the settings are `deterministic`, else but for rounding).
@@ -68,11 +68,10 @@ class EnvRunnerGroup:
             name="the env runners",
             kind=kind,
             num_actors=own.num_env_runners,
-            num_cpus=own.num_cpus_per_env_runner,
+            num_cpus=settings.num_cpus_per_process,
             num_gpus=own.num_gpus_per_env_runner,
             num_threads=own.num_threads,
             is_closed=True,
-            strategy=own.placement_strategy,
         )
         self._actors = kind.start_all(spec, settings)
         self._sleeps = own.sleep_while_learning

@@ -47,10 +47,10 @@ class RunnerRoster:
 
     def count_failure(self, runner: int, reason: Exception) -> None:
         """Counts a restart. Raises: TrainingError or DeliveryError where none is left."""
-        limit = self._settings.fault_tolerance.max_num_env_runner_restarts
+        limit = self._settings.fault_tolerance.max_num_restarts
         if self._counts["num_env_runner_restarts"] >= limit:
             kind = DeliveryError if isinstance(reason, DeliveryError) else TrainingError
-            name = "fault_tolerance.max_num_env_runner_restarts"
+            name = "fault_tolerance.max_num_restarts"
             raise kind(f"env runner {runner}: {reason} ({name} {limit} is reached)") from reason
         self._counts["num_env_runner_restarts"] += 1
         self._generations[runner] += 1

@@ -1,22 +1,16 @@
 """Every reader of a run's episodes takes those of all parts, as of one file."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from shutil import copytree
 
 import pytest
-from tiny_run import TINY
 
 from agentpeft.apps.lab.playing.recorded import EpisodeName, list_episodes, read_episode
 from agentpeft.apps.lab.watch import play_again, take_snapshot
 from agentpeft.launch.cli import main
 from agentpeft.launch.reporting.report_episodes import read_episodes
 from agentpeft.launch.reporting.run_data import read_sessions
-from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 from agentpeft.policies.checkpointing.session_files import list_parts
 
 ROOT = Path(__file__).parents[2]
@@ -92,32 +86,3 @@ def test_runs_are_compared_from_the_first_iteration_that_both_still_have(
     last.write_text(last.read_text().replace('"sample": 1', '"sample": 9'))
     assert main(["diff", str(finished), str(in_parts)]) == 0
     assert "the first episode that differs: iteration 3" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_across_its_parts(tmp_path, monkeypatch):
-    """It is killed between checkpoints, each of which has parts before and after."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
-    words = ["tiny.toml", "training.num_iterations=41", "evaluation.num_tasks=2"]
-    words += ["output.checkpoint_interval=7", "output.max_session_file_mib=0.002"]
-    words += ["evaluation.interval=3"]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    command = [sys.executable, str(ROOT / "launch/train.py"), *words, f"output.dir={killed}"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(1200):
-        folders = [list_checkpoints(path) for path in killed.glob("tiny/*/checkpoints")]
-        if any(folders):
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    (run,) = (killed / "tiny").iterdir()
-    assert main(["train", "--resume", str(run)]) == 0
-    assert main(["train", *words, f"output.dir={whole}"]) == 0
-    (other,) = (whole / "tiny").iterdir()
-    for name in NAMES:
-        rows = list(read_sessions(run, name))
-        assert rows == list(read_sessions(other, name))
-    assert len(list_parts(run / "sessions" / "train.jsonl")) > 5

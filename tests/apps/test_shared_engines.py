@@ -19,7 +19,7 @@ MODEL = [
     "tiny.num_layers=1",
     "warm_start.num_steps=3",
     "env_runners.num_threads=1",
-    "env_runners.num_cpus_per_env_runner=0.2",
+    "num_cpus_per_process=0.2",
 ]
 RUN = [
     "training.num_iterations=2",
@@ -28,7 +28,6 @@ RUN = [
     "evaluation.num_tasks=8",
     "evaluation.interval=0",
     "learners.num_threads=1",
-    "learners.num_cpus_per_learner=0.2",
     "env_runners.engine=vllm",
     "env_runners.shared_engines=agentpeft.apps.shared_engines:sweep",
 ]

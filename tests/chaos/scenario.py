@@ -91,8 +91,7 @@ SENSELESS = {
 """Combinations that are not drawn, and why."""
 IN_RAY = ("env_runners.num_env_runners=2",)
 ON_NODES = (
-    "learners.num_cpus_per_learner=1",
-    "env_runners.num_cpus_per_env_runner=1",
+    "num_cpus_per_process=1",
     "fault_tolerance.placement_timeout_s=60",
 )
 IN_DATABASE = (

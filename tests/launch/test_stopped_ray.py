@@ -28,7 +28,6 @@ SETTINGS = [
     "training.num_iterations=1000000",
     "evaluation.num_tasks=0",
     "output.checkpoint_interval=1",
-    "fault_tolerance.ray_timeout_s=5",
     "fault_tolerance.env_runner_health_probe_timeout_s=5",
 ]
 

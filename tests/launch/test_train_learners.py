@@ -107,7 +107,7 @@ def test_a_killed_learner_is_replaced(config, tmp_path, killed_s):
 
 
 def test_a_killed_learner_ends_the_run_in_seconds_with_one_line(config, killed_s, capsys):
-    assert main([config, "fault_tolerance.max_num_learner_restarts=0"]) == 1
+    assert main([config, "fault_tolerance.max_num_restarts=0"]) == 1
     assert time.monotonic() - killed_s[0] < 15
     (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("error")]
     assert "of the learners is gone" in line or "lost the other learners" in line

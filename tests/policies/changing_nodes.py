@@ -12,12 +12,10 @@ from ray.cluster_utils import Cluster
 from small_model import TWO_RUNNERS
 
 from agentpeft.policies.loop.algorithm import Algorithm
-from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.runner_actor import EnvRunnerActor
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
-ONE_EACH = ("env_runners.num_cpus_per_env_runner=0.9", "learners.num_cpus_per_learner=0.9")
+ONE_EACH = ("num_cpus_per_process=0.9",)
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import it
 
 
@@ -102,19 +100,3 @@ def test_a_drained_node_gets_no_more_work_and_a_new_one_is_used(cluster, tmp_pat
         assert adapter_of(algorithm) == disturbed
     assert "env runner 1 gets no more work: its node is drained" in caplog.text
     assert "env runner 1 has a place again, and plays with the others" in caplog.text
-
-
-def test_runners_are_placed_by_the_strategy(cluster, tmp_path):
-    for strategy, num_nodes in (("PACK", 1), ("SPREAD", 2)):
-        settings = make_settings(
-            "env_runners.engine=scripted",
-            "training.algorithm=sft",
-            "training.group_size=",
-            "env_runners.num_cpus_per_env_runner=0.4",
-            f"env_runners.placement_strategy={strategy}",
-        )
-        runners = EnvRunnerGroup(settings, kind=located_runner(tmp_path))
-        runners.sample([GroupRequest(0, 1), GroupRequest(1, 1)])
-        found = {(tmp_path / f"node-{position}").read_text() for position in (0, 1)}
-        assert len(found) == num_nodes
-        runners.close()

@@ -22,8 +22,7 @@ from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 TINY = (
     *TWO_RUNNERS,
-    "env_runners.num_cpus_per_env_runner=0.9",
-    "learners.num_cpus_per_learner=0.9",
+    "num_cpus_per_process=0.9",
     "fault_tolerance.placement_timeout_s=5",
     "fault_tolerance.env_runner_health_probe_timeout_s=5",
 )

@@ -86,7 +86,7 @@ def base_of(summary):
 def test_the_built_in_model_and_a_task_file_reach_every_machine(home, nodes, caplog):
     write_word_problems(home / "tasks.jsonl", 50, 0, "train")
     gsm8k = ("environment.id=AgentPEFT/GSM8K-v0", "environment.kwargs={data='tasks.jsonl'}")
-    cpus = ("env_runners.num_cpus_per_env_runner=1", "learners.num_cpus_per_learner=1")
+    cpus = ("num_cpus_per_process=1",)
     common = [word for word in TWO_RUNNERS if not word.startswith("environment")]
     words = ("run.toml", *common, *cpus, *gsm8k, "training.num_iterations=2")
     with caplog.at_level("INFO"):

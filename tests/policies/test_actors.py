@@ -117,7 +117,7 @@ def wait_for_free_cpus(num_cpus):
 def test_what_cannot_be_placed_fails_in_time_with_both_numbers():
     settings = make_settings(
         "env_runners.num_env_runners=3",
-        "env_runners.num_cpus_per_env_runner=1.5",
+        "num_cpus_per_process=1.5",
         "fault_tolerance.placement_timeout_s=1",
     )
     assert wait_for_free_cpus(2)

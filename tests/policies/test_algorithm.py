@@ -8,7 +8,6 @@ import ray
 from small_model import ONE_PROCESS
 from word_env import WordEnv
 
-from agentpeft.launch.reporting.run_data import read_sessions
 from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint, list_checkpoints
 from agentpeft.policies.errors import CheckpointError, TrainingError
 from agentpeft.policies.workers.learner_group import LearnerActor
@@ -24,7 +23,6 @@ TINY = (
     "evaluation.num_tasks=3",
     "deterministic=true",
 )
-PARTS = ("eval", "tokens", "train")
 SPREAD = "environment.kwargs.reward={length_cost=0.1}"
 """Rewards that differ though a random model is never right."""
 
@@ -52,42 +50,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(build):
     assert adapter_hash(second.save_to_path()) == adapter_hash(whole.save_to_path())
     sessions = [run.run_dir / "sessions" / "train.jsonl" for run in (whole, second)]
     assert sessions[0].read_text() == sessions[1].read_text()
-
-
-def test_a_run_resumed_across_parts_of_its_sessions_files_has_all_episodes_once(build):
-    """With parts of a byte at least, each iteration and each evaluation has its own."""
-    parts = (SPREAD, "output.max_session_file_mib=1e-6")
-    whole, first = build("whole", *parts), build("cut", *parts)
-    for algorithm in (whole, first):
-        for _ in range(2):
-            algorithm.train()
-            algorithm.evaluate()
-    saved = first.save_to_path()
-    for algorithm in (whole, first):
-        for _ in range(2):
-            algorithm.train()
-            algorithm.evaluate()
-    first.stop()  # the two iterations after the checkpoint are lost
-    second = build("cut", *parts)
-    second.restore_from_path(saved)
-    for name in PARTS:
-        rows = list(read_sessions(second.run_dir, name))
-        assert {row["iteration"] for row in rows} == ({1, 2} if name == "eval" else {0, 1})
-    for _ in range(2):
-        second.train()
-        second.evaluate()
-    for name in PARTS:
-        rows = [list(read_sessions(each.run_dir, name)) for each in (whole, second)]
-        assert rows[0] == rows[1] and {row["iteration"] for row in rows[0]} >= {2, 3}
-
-
-def test_only_the_newest_sessions_files_are_kept(build):
-    limits = ("output.max_session_file_mib=1e-6", "output.num_session_files_kept=3")
-    algorithm = build("run", SPREAD, *limits)
-    for _ in range(5):
-        algorithm.train()
-    names = sorted(path.name for path in (algorithm.run_dir / "sessions").glob("train*"))
-    assert names == ["train.000004.jsonl", "train.000005.jsonl"]  # the third is yet to begin
 
 
 def test_an_iteration_reports_what_it_did_and_how_long(build):
@@ -142,7 +104,7 @@ def test_a_checkpoint_of_another_adapter_is_refused(build):
 
 
 class Rewarding(WordEnv):
-    """Pays one broken reward for every action; where it is not for all, for odd words alone."""
+    """Pays one broken reward for every action; where it is not for all, for one in three."""
 
     def __init__(self, reward=1.0, is_always=True, **options):
         super().__init__(**options)
@@ -150,27 +112,26 @@ class Rewarding(WordEnv):
 
     def step(self, action):
         observation, _, terminated, truncated, info = super().step(action)
-        is_broken = self.is_always or int(self.task.word) % 2
+        is_broken = self.is_always or int(self.task.word) % 3 == 0
         reward = self.reward if is_broken else float(len(action))
         return observation, reward, terminated, truncated, info
 
 
 gymnasium.register("Tests/Rewarding-v0", Rewarding)
-REWARDING = ("environment.id=Tests/Rewarding-v0", "fault_tolerance.max_episode_retries=0")
+REWARDING = ("environment.id=Tests/Rewarding-v0",)
 
 
 def test_a_world_that_always_fails_ends_the_run_with_its_cause(build):
     algorithm = build("run", *REWARDING, "environment.kwargs={reward=nan}")
     with pytest.raises(TrainingError, match="3 of 3 groups failed in their environment") as caught:
         algorithm.train()
-    assert "max_failed_group_share is 0.5" in str(caught.value)
+    assert "at most 0.5 of them may" in str(caught.value)
     assert "turn 1: a reward must be a number of at most" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["reinforce", "grpo", "rloo", "ppo"])
 def test_rewards_that_are_no_numbers_leave_no_trace_in_what_is_learnt(build, name):
-    share = "fault_tolerance.max_failed_group_share=0.9"
-    settings = [*REWARDING, share, f"training.algorithm={name}", "training.num_groups=6"]
+    settings = [*REWARDING, f"training.algorithm={name}", "training.num_groups=6"]
     bad = "environment.kwargs={reward=nan, is_always=false}"
     metrics = build("run", *settings, bad).train()
     assert 0 < metrics["sample/num_dropped_groups"] < 6

@@ -200,12 +200,12 @@ def test_an_episode_is_played_again_after_a_fault_in_a_fresh_environment(build):
 
 
 def test_a_group_that_keeps_failing_is_dropped_and_the_others_are_kept(build):
-    runner = build(lambda session, turn: "fault", "fault_tolerance.max_episode_retries=1")
+    runner = build(lambda session, turn: "fault")
     word_env.FAULTS[task_of(runner, 1)] = 1000
     groups, report = play(runner, (0, 2), (1, 2), (2, 2))
     assert [group.group_id for group in groups] == [0, 2]
     assert report.dropped_group_ids == (1,)
-    assert report.num_faults == 4
+    assert report.num_faults == 8
     assert {record.group_id for record in report.records} == {0, 2}
     assert report.adapter_versions == (0, 0)
 
@@ -240,9 +240,9 @@ gymnasium.register("Tests/Broken-v0", BrokenEnv)
 )
 def test_what_no_step_may_return_is_a_fault_that_names_its_place(build, change, message):
     broken = ["environment.id=Tests/Broken-v0", f"environment.kwargs.{change}"]
-    runner = build(lambda session, turn: "yes", *broken, "fault_tolerance.max_episode_retries=1")
+    runner = build(lambda session, turn: "yes", *broken)
     groups, report = play(runner, (3, 1))
-    assert (groups, report.num_faults, report.dropped_group_ids) == ([], 2, (3,))
+    assert (groups, report.num_faults, report.dropped_group_ids) == ([], 4, (3,))
     place = "environment Tests/Broken-v0, task 'Tests/Broken-v0#3', episode train-000000003-0000"
     assert report.last_fault.startswith(f"{place}: turn 1: ")
     assert message in report.last_fault

@@ -276,19 +276,6 @@ def test_the_learner_tells_how_old_tokens_are_and_learns_from_all():
     assert "train/adapter_lag_mean" not in make_learner().update(make_versioned_groups())
 
 
-def test_what_is_replayed_has_no_versions_and_can_be_saved():
-    learner = make_learner(
-        make_policy(nonzero=True), max_adapter_lag=1, algorithm="grpo", num_replay_tasks=4
-    )
-    (group,) = make_versioned_groups()
-    versions = [4, 4, 4, 5, 5, 5]
-    group = replace(group, trajectories=tuple(versioned(t, versions) for t in group.trajectories))
-    learner.update([group])
-    state = learner.state_dict()
-    assert [saved["token_versions"] for saved in state["replay"]] == [None]
-    make_learner(num_replay_tasks=4).load_state_dict(state)
-
-
 # Whole runs
 
 

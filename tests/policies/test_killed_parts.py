@@ -121,10 +121,10 @@ def test_a_killed_learner_goes_back_to_the_last_checkpoint(
 
 @pytest.mark.long
 def test_a_learner_that_dies_too_often_ends_the_run(tmp_path, fault):
-    settings = make_settings("fault_tolerance.max_num_learner_restarts=0")
+    settings = make_settings("fault_tolerance.max_num_restarts=0")
     with Algorithm(settings, tmp_path, learner_class=killed_at_update(fault)) as algorithm:
         fault.touch()
-        with pytest.raises(TrainingError, match="max_num_learner_restarts 0 is reached"):
+        with pytest.raises(TrainingError, match="max_num_restarts 0 is reached"):
             algorithm.train()
 
 

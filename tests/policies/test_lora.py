@@ -95,25 +95,19 @@ def test_merged_state_is_what_peft_merges(dtype):
         assert not torch.equal(weight, state[name])
 
 
-def test_rslora_scales_by_the_root_of_the_rank_and_peft_reads_what_is_saved(tmp_path):
-    plain = make_policy()
-    weights = random_weights(plain)
-    scaled = make_policy(LORA.model_copy(update={"use_rslora": True}))
-    as_plain = make_policy(LORA.model_copy(update={"alpha": 8.0 * 4**0.5}))
-    for policy in (plain, scaled, as_plain):
-        policy.load_weights(weights)
-    assert (plain.scaling, scaled.scaling) == (2.0, 4.0)
-    assert torch.equal(logits(scaled.model), logits(as_plain.model))
-    version = make_version(1, "run", scaled.adapter_weights(), scaled.scaling)
-    fused = make_base()
-    merged, _ = merged_state(fused.model.state_dict(), version)
-    fused.model.load_state_dict(merged, strict=False)
-    assert torch.allclose(logits(fused.model), logits(scaled.model), atol=1e-5)
-    scaled.save(tmp_path)
-    loaded = PeftModel.from_pretrained(make_base().model, str(tmp_path))
-    assert torch.equal(logits(loaded), logits(scaled.model))
-    with pytest.raises(SettingsError, match=r"lora\.use_rslora True, this run False"):
-        plain.load(tmp_path)
+def test_an_adapter_of_rslora_is_a_plain_one_of_a_larger_alpha(tmp_path):
+    saved = make_policy()
+    saved.load_weights(random_weights(saved))
+    saved.save(tmp_path)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "use_rslora": True}))
+    plain = make_policy(LORA.model_copy(update={"alpha": 8.0 * 4**0.5}))
+    plain.load(tmp_path)
+    assert plain.scaling == 4.0
+    by_peft = PeftModel.from_pretrained(make_base().model, str(tmp_path))
+    assert torch.equal(logits(plain.model), logits(by_peft))
+    with pytest.raises(SettingsError, match=r"lora\.alpha 16\.0, this run 8\.0"):
+        saved.load(tmp_path)
 
 
 @pytest.mark.parametrize("change", ["rename", "shape"])

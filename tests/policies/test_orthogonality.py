@@ -34,8 +34,8 @@ def save_earlier(folder, rows):
     return str(folder)
 
 
-def make_lora(*folders, coeff=0.25):
-    return LoraSettings(rank=4, alpha=8.0, orthogonal_to=folders, orthogonality_coeff=coeff)
+def make_lora(*folders):
+    return LoraSettings(rank=4, alpha=8.0, orthogonal_to=folders)
 
 
 def test_the_penalty_and_its_gradient_are_those_of_the_formula_by_hand(tmp_path):
@@ -50,11 +50,11 @@ def test_the_penalty_and_its_gradient_are_those_of_the_formula_by_hand(tmp_path)
     # A_a A^T has a 2 and a 3, A_b A^T has a 2; columns 5 and 6 are nobody's
     num_layers = len(a_weights(policy))
     assert num_layers == 14
-    assert totals.loss == pytest.approx(0.25 * num_layers * (2**2 + 3**2 + 2**2))
+    assert totals.loss == pytest.approx(0.5 * num_layers * (2**2 + 3**2 + 2**2))
     assert totals.compute_metrics()["train/orthogonality"] == pytest.approx(totals.loss)
     expected = torch.ones(a_weights(policy)[0].shape)
-    expected[0, 0] += 0.25 * 2 * (2 + 2)
-    expected[1, 1] += 0.25 * 2 * 3
+    expected[0, 0] += 0.5 * 2 * (2 + 2)
+    expected[1, 1] += 0.5 * 2 * 3
     assert torch.allclose(a_weights(policy)[0].grad, expected)
 
 
@@ -62,9 +62,8 @@ def test_updates_turn_the_new_adapter_away_from_the_earlier_ones(tmp_path):
     earlier = save_earlier(tmp_path / "a", range(4))
     found = []
     for folders in ([earlier], []):
-        own = {"orthogonal_to": folders, "orthogonality_coeff": 5.0 if folders else 0.5}
         settings = Settings(
-            lora={"rank": 4, "alpha": 8.0, **own},
+            lora={"rank": 4, "alpha": 8.0, "orthogonal_to": folders},
             training={"algorithm": "grpo", "lr": 1e-2},
             env_runners={"max_new_tokens": 8},
         )
@@ -82,7 +81,7 @@ def test_a_new_adapter_does_not_begin_as_the_earlier_one_did():
         base = PolicyBase(make_policy().model.unload(), None, "test")
         return a_weights(attach_lora(base, lora))[0]
 
-    plain, again = first_a(make_lora(coeff=0.5)), first_a(make_lora(coeff=0.5))
+    plain, again = first_a(make_lora()), first_a(make_lora())
     other = first_a(make_lora("earlier"))
     assert torch.equal(plain, again)
     assert not torch.equal(plain, other)

@@ -73,9 +73,6 @@ def test_two_learners_equal_one_over_several_updates(pair, name):
 @pytest.mark.parametrize(
     "terms",
     [
-        ("loss_normalization=token",),
-        ("loss_normalization=sequence",),
-        ("loss_normalization=constant",),
         ("max_grad_norm=1e-3",),
         ("num_minibatches=2", "num_epochs=2"),
         ("kl_coeff=0.1", "entropy_coeff=0.01"),
@@ -154,14 +151,6 @@ def test_two_learners_are_repeatable_and_resume_to_the_bit(pair):
     assert pair.call_all(TrialLearner.resume_anew, batches) == (metrics, weights.tobytes())
 
 
-def test_dropout_differs_between_learners_and_follows_from_the_update(pair):
-    overrides = ("training.algorithm=sft", "lora.dropout=0.5")
-    groups = random_groups(vocab=300)
-    weights = [learn_in(pair, overrides, [groups])[-1][2] for _ in range(2)]
-    assert weights[0].tobytes() == weights[1].tobytes()
-    assert np.abs(weights[0] - learn(ALONE, overrides, [groups])[-1][2]).max() > 1e-6
-
-
 def test_learners_whose_weights_differ_are_an_error(pair):
     def drift(learner):
         with torch.no_grad():
@@ -198,7 +187,7 @@ def test_a_killed_learner_is_one_clear_error_within_seconds(trio):
 def test_learners_that_cannot_be_placed_are_an_error_in_time():
     settings = make_settings(
         "learners.num_learners=3",
-        "learners.num_cpus_per_learner=1.5",
+        "num_cpus_per_process=1.5",
         "fault_tolerance.placement_timeout_s=1",
     )
     with pytest.raises(PlacementError, match=r"could not place the learners .* 3 times 1.5 CPU"):

@@ -13,7 +13,7 @@ from agentpeft.policies.settings.config import ModelSettings, Settings, TinySett
 CORPUS = ["SELECT name FROM pets WHERE age > 30", "Compute 12+34=", "Final Answer: [(2,)]"] * 5
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 TOKENIZER = train_tokenizer(CORPUS, SMALL)
-OF_WORDS = train_tokenizer(CORPUS, SMALL.model_copy(update={"cuts_words_alike": True}))
+OF_WORDS = train_tokenizer(CORPUS, SMALL.model_copy(update={"copies_words": True}))
 EACH = pytest.mark.parametrize("tokenizer", [TOKENIZER, OF_WORDS], ids=["spanning", "of words"])
 
 
@@ -51,7 +51,7 @@ def test_a_word_is_cut_alike_wherever_it_stands(word, before, after, space):
 
 
 def test_a_control_token_that_is_spelt_out_is_in_no_phrase():
-    wide = SMALL.model_copy(update={"cuts_words_alike": True})
+    wide = SMALL.model_copy(update={"copies_words": True})
     tokenizer = train_tokenizer(["dear old friend<|end|>"] * 20, wide)
     assert tokenizer.encode("dear old friend<|end|>")[-1] == tokenizer.eos_token_id
 
@@ -87,7 +87,7 @@ def test_default_size_has_one_to_four_million_parameters():
 
 
 def test_an_untrained_model_looks_for_what_came_after_the_last_time():
-    model = build_tiny(TinySettings(has_induction_heads=True), CORPUS).model
+    model = build_tiny(TinySettings(copies_words=True), CORPUS).model
     model.set_attn_implementation("eager")
     once = torch.randint(4, len(TOKENIZER), (8, 60), generator=torch.manual_seed(0))
     with torch.no_grad():

@@ -382,7 +382,7 @@ def start_transformers(
     """Returns an engine over `base`, which is its own from then on. Raises: SettingsError."""
     limits, fuse = settings.env_runners, merged_state
     if choose_serving(settings, base.model.dtype) == "native":
-        fuse = partial(slot_state, scaling=attach_lora(base, settings.lora.as_saved()).scaling)
+        fuse = partial(slot_state, scaling=attach_lora(base, settings.lora).scaling)
     own = EngineSettings(
         max_concurrent=limits.max_concurrent_episodes,
         max_context_tokens=limits.max_context_tokens,

@@ -108,7 +108,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
         dtype="bfloat16" if dtype == torch.bfloat16 else "float32",
         max_context_tokens=own.limit_context(shape.max_position_embeddings),
         max_concurrent=own.max_concurrent_episodes,
-        max_rank=settings.lora.as_saved().rank,
+        max_rank=settings.lora.rank,
         kv_cache_bytes=_CPU_CACHE_BYTES if given is None and device.type == "cpu" else given,
         gpu_share=gpu_share,
         num_parts=num_parts,

@@ -25,13 +25,14 @@ from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.models.lora.read_adapter import read_adapter
 from agentpeft.policies.settings.config import LoraSettings
 
+_COEFF = 0.5  # the authors'
+
 
 class Orthogonality(LearnerHook):
     """The penalty on a policy's A."""
 
     def __init__(self, policy: Policy, lora: LoraSettings) -> None:
         """Reads `lora.orthogonal_to`. Raises: SettingsError, CheckpointError."""
-        self._coeff = lora.orthogonality_coeff
         self._pairs: list[tuple[nn.Parameter, Tensor]] = []
         """Each A, (r, in), with the rows of all earlier ones of its layer, (R, in)."""
         earlier = {folder: read_adapter(Path(folder)) for folder in lora.orthogonal_to}
@@ -55,7 +56,7 @@ class Orthogonality(LearnerHook):
         With several learners all of them add the same, after their gradients were summed.
         """
         norms = [(rows @ a.T).square().sum() for a, rows in self._pairs]
-        penalty = self._coeff * torch.stack(norms).sum()
+        penalty = _COEFF * torch.stack(norms).sum()
         penalty.backward()  # type: ignore[no-untyped-call]
         value = penalty.item()
         return Totals(value, sums={"orthogonality": (value, 1)})

@@ -176,13 +176,6 @@ def attach_lora(
         # The seed's adapter again would begin in the very subspace of the first of the others
         torch.manual_seed(seed + len(lora.orthogonal_to))
         model = _add_adapter(base, lora)
-        if lora.use_pissa:
-            if base.adapter_path is not None:
-                raise SettingsError(
-                    f"lora.use_pissa begins a new adapter, and model.name {base.adapter_path} is "
-                    "one: to go on with it, set lora.use_pissa to false"
-                )
-            _begin_pissa(model)
     if base.adapter_path is None:
         return LoraPolicy(base, model)
     model.add_adapter(_REFERENCE, model.peft_config[TRAINED])
@@ -193,14 +186,11 @@ def attach_lora(
 
 
 def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
-    lora = lora.as_saved()
     targets = lora.target_modules
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]
-        lora_dropout=lora.dropout,
-        use_rslora=lora.use_rslora,
         target_modules=targets if isinstance(targets, str) else list(targets),
     )
     try:
@@ -219,23 +209,6 @@ def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
             layer.__class__ = RoundedOnceLinear
     config.base_model_name_or_path, config.revision = base.name, base.fingerprint
     return model
-
-
-def _begin_pissa(model: PeftModel) -> None:
-    """Raises: SettingsError on layers that have no such start."""
-    from agentpeft.policies.learning.options.pissa import begin_at_principal_components
-
-    for name, layer in model.named_modules():
-        if not isinstance(layer, LoraLayer):
-            continue
-        if not isinstance(layer, LoraLinear):
-            raise SettingsError(f"lora.use_pissa is for linear layers, and {name} is none")
-        down, up = (cast(nn.Linear, each[TRAINED]).weight for each in (layer.lora_A, layer.lora_B))
-        weight = cast(torch.Tensor, layer.get_base_layer().weight)
-        try:
-            begin_at_principal_components(weight, down, up, layer.scaling[TRAINED])
-        except ValueError as error:
-            raise SettingsError(f"lora.use_pissa: lora.rank: {name} {error}") from None
 
 
 def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, nn.Parameter]:

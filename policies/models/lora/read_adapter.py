@@ -162,8 +162,7 @@ def check_fits(folder: Path, saved: LoraConfig, own: LoraConfig, has_same_layers
         )
     compared: dict[str, Callable[[LoraConfig], object]] = {
         "rank": lambda c: c.r,
-        "alpha": lambda c: c.lora_alpha,
-        "use_rslora": lambda c: c.use_rslora,
+        "alpha": _plain_alpha,
     }
     if not has_same_layers:
         compared["target_modules"] = _list_targets
@@ -174,6 +173,14 @@ def check_fits(folder: Path, saved: LoraConfig, own: LoraConfig, has_same_layers
                 f"{value(own)!s:.300}: set it alike, or merge the adapter into its base (agentpeft "
                 "merge) and start from that"
             )
+
+
+def _plain_alpha(config: LoraConfig) -> float:
+    """Returns the alpha of the plain adapter that is the same: rsLoRA scales by alpha / sqrt(r).
+
+    Source: Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA".
+    """
+    return config.lora_alpha * config.r**0.5 if config.use_rslora else config.lora_alpha
 
 
 def _list_targets(config: LoraConfig) -> object:
