@@ -48,9 +48,9 @@ from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch,
 from agentpeft.policies.learning.passes.packed_attention import Packing
 from agentpeft.policies.learning.samples import list_samples
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
-from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import Settings
 
 VOCABULARY = 151_936

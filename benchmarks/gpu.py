@@ -75,8 +75,8 @@ from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import AdapterVersion, GenerationRequest
 from agentpeft.policies.models import linear_logprobs
-from agentpeft.policies.models.float_head import float_product, takes_bfloat16
 from agentpeft.policies.models.lora.attach_lora import LoraPolicy
+from agentpeft.policies.models.scoring import float_product, takes_bfloat16
 
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
 Values = dict[str, Any]

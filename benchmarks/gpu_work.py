@@ -22,9 +22,9 @@ from transformers import (
 
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import EpisodeGroup
-from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.lora.attach_lora import Policy, attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import (
     LearnerSettings,
     LoraSettings,

@@ -1,7 +1,7 @@
 """Advantage estimators: pure functions from one group's returns to one advantage per episode.
 
 A group is the G episodes of one task. Each estimator takes the group's returns, (G,) float32, and
-the moving baseline, the average of the returns of earlier iterations; it returns (G,) float32.
+returns (G,) float32.
 """
 
 from collections.abc import Callable
@@ -11,69 +11,63 @@ import numpy as np
 
 from agentpeft.policies.messages import Floats, Mask
 
-Advantage: TypeAlias = Callable[[Floats, float], Floats]
+Advantage: TypeAlias = Callable[[Floats], Floats]
 _EPSILON = 1e-4
 
 
-def moving_baseline(returns: Floats, baseline: float) -> Floats:
-    """Return minus baseline (REINFORCE): returns [0, 1], baseline .25 -> [-.25, .75].
+def plain_returns(returns: Floats) -> Floats:
+    """The returns as they are: for REINFORCE less `AlgorithmSpec.has_moving_baseline`'s baseline.
 
     Source: Williams 1992, reinforcement comparison.
     """
-    return returns - baseline
+    return returns
 
 
-def leave_one_out(returns: Floats, baseline: float) -> Floats:
+def leave_one_out(returns: Floats) -> Floats:
     """Return minus the mean of the group's others: [0, 0, 1, 1] -> [-2/3, -2/3, 2/3, 2/3].
 
     Source: Ahmadian et al. 2024, "Back to Basics" (RLOO).
     """
-    del baseline
     return _centred(returns) * (len(returns) / max(len(returns) - 1, 1))
 
 
-def group_centred(returns: Floats, baseline: float) -> Floats:
+def group_centred(returns: Floats) -> Floats:
     """Return minus the group's mean: [0, 0, 1, 1] -> [-.5, -.5, .5, .5].
 
     Source: Liu et al. 2025, "Understanding R1-Zero-Like Training" (Dr. GRPO).
     """
-    del baseline
     return _centred(returns)
 
 
-def group_standardized(returns: Floats, baseline: float) -> Floats:
+def group_standardized(returns: Floats) -> Floats:
     """Return minus the group's mean, over its sample deviation: [0, 1] -> [-.707, .707].
 
     A group of equal returns gets zeros. Source: Shao et al. 2024, "DeepSeekMath" (GRPO).
     """
-    del baseline
     deviation = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
     standardized: Floats = _centred(returns) / (deviation + _EPSILON)
     return standardized
 
 
-def best_of_group(returns: Floats, baseline: float) -> Floats:
+def best_of_group(returns: Floats) -> Floats:
     """One for the episodes with the highest return, else zero: [0, 1, 1] -> [0, 1, 1] (RAFT).
 
     A group of equal returns gets zeros: what every episode does need not be learnt.
     Source: Dong et al. 2023, "RAFT"; Xiong et al. 2025, "A Minimalist Approach to LLM Reasoning".
     """
-    del baseline
     if np.ptp(returns) == 0:
         return np.zeros_like(returns)
     is_best: Mask = returns == returns.max()
     return is_best.astype(np.float32)
 
 
-def imitation(returns: Floats, baseline: float) -> Floats:
+def imitation(returns: Floats) -> Floats:
     """One for every episode: the policy gradient is then that of the cross entropy (SFT)."""
-    del baseline
     return np.ones_like(returns)
 
 
-def no_reward(returns: Floats, baseline: float) -> Floats:
+def no_reward(returns: Floats) -> Floats:
     """Zero for every episode: only a teacher tells what to learn (distillation)."""
-    del baseline
     return np.zeros_like(returns)
 
 

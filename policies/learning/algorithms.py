@@ -6,7 +6,7 @@ clip range in; one loss per token out), unless there is one that fits; then name
 `AlgorithmName` of `settings/training.py`, add a line to `ALGORITHM_TERMS` there, which says what it
 reads of the settings and its defaults, and one to `ALGORITHMS` here:
 
-    def sign_of_centred(returns, baseline):
+    def sign_of_centred(returns):
         return np.sign(returns - returns.mean())
 
     "sign": AlgorithmTerms(compares_groups=True),
@@ -27,14 +27,16 @@ from agentpeft.policies.settings.training import CLIP, AlgorithmName, CriticKind
 class AlgorithmSpec:
     """The parts of an algorithm; from `normalization` on, what the settings make of its terms.
 
-    With `critic`, GAE takes the place of `advantage`. `whitens_advantages` then counts over all
-    turns of an update, else over all its episodes. `ratio` says whose probability ratio to the old
-    policy the loss sees: each token's own, or that of its whole sequence (GSPO). A loss that does
-    not clip has a `clip` for the metric `train/clip_fraction` alone.
+    With `has_moving_baseline`, the average of earlier updates' mean returns is taken from each
+    return. With `critic`, GAE takes the place of `advantage`. `whitens_advantages` then counts over
+    all turns of an update, else over all its episodes. `ratio` says whose probability ratio to the
+    old policy the loss sees: each token's own, or that of its whole sequence (GSPO). A loss that
+    does not clip has a `clip` for the metric `train/clip_fraction` alone.
     """
 
     advantage: advantages.Advantage
     policy_loss: losses.PolicyLoss
+    has_moving_baseline: bool = False
     ratio: Literal["token", "sequence"] = "token"
     whitens_advantages: bool = False
     normalization: Normalization = "token"
@@ -47,15 +49,17 @@ class AlgorithmSpec:
 
 _PG, _CLIPPED = losses.policy_gradient, losses.clipped_ratio
 ALGORITHMS: dict[AlgorithmName, AlgorithmSpec] = {
-    "reinforce": AlgorithmSpec(advantages.moving_baseline, _PG),
+    "reinforce": AlgorithmSpec(advantages.plain_returns, _PG, has_moving_baseline=True),
     "rloo": AlgorithmSpec(advantages.leave_one_out, _PG),
     "grpo": AlgorithmSpec(advantages.group_standardized, _CLIPPED),
     "dr_grpo": AlgorithmSpec(advantages.group_centred, _CLIPPED),
     "gspo": AlgorithmSpec(advantages.group_standardized, _CLIPPED, ratio="sequence"),
     "cispo": AlgorithmSpec(advantages.group_standardized, losses.clipped_weight),
     "raft": AlgorithmSpec(advantages.best_of_group, _PG),
-    "ppo": AlgorithmSpec(advantages.moving_baseline, _CLIPPED, whitens_advantages=True),
-    "a2c": AlgorithmSpec(advantages.moving_baseline, _PG),
+    "ppo": AlgorithmSpec(
+        advantages.plain_returns, _CLIPPED, has_moving_baseline=True, whitens_advantages=True
+    ),
+    "a2c": AlgorithmSpec(advantages.plain_returns, _PG),
     "distill": AlgorithmSpec(advantages.no_reward, _CLIPPED),
     "sft": AlgorithmSpec(advantages.imitation, _PG),
 }

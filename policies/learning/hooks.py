@@ -6,7 +6,6 @@ What is not turned on is not imported.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from agentpeft.policies.learning.objective import Totals
 from agentpeft.policies.learning.peers import Peers
@@ -19,20 +18,15 @@ from agentpeft.policies.settings.config import Settings
 class LearnerHook:
     """An option that changes nothing; each option overrides the stages that it has a part in.
 
-    `state_name`: what a checkpoint calls the hook's state; empty where it has none.
     `needs_logprobs`: `teach` compares samples with their log-probabilities before the update.
     `num_oom_retries`: how often memory ran out in the hook's part of the last update.
     """
 
-    state_name = ""
     needs_logprobs = False
     num_oom_retries = 0
 
     def choose_groups(self, groups: Sequence[EpisodeGroup], version: int) -> list[EpisodeGroup]:  # noqa: ARG002
-        """Returns the groups to learn from at a version, with the rewards to learn from.
-
-        Episodes that are added to a group come after those that were played.
-        """
+        """Returns the groups to learn from at a version, with the rewards to learn from."""
         return list(groups)
 
     def teach(self, samples: Sequence[Sample], peers: Peers) -> list[Sample]:  # noqa: ARG002
@@ -48,15 +42,8 @@ class LearnerHook:
         groups: Sequence[EpisodeGroup],  # noqa: ARG002
         samples: Sequence[Sample],  # noqa: ARG002
     ) -> dict[str, float]:
-        """Takes note of the groups as they were played; returns the option's metrics."""
+        """Returns the option's metrics; the groups are as they were played."""
         return {}
-
-    def state_dict(self) -> Any:
-        """Returns what a resumed run needs, in types that torch loads as mere weights."""
-        return None
-
-    def load_state_dict(self, state: Any) -> None:
-        """Continues from `state_dict`."""
 
 
 def open_hooks(settings: Settings, policy: Policy, peers: Peers) -> list[LearnerHook]:

@@ -121,7 +121,7 @@ class Learner:
             chosen = hook.choose_groups(chosen, self.version)
         samples = self._make_samples(chosen, self._move_baseline(groups))
         totals, norms = self._take_steps(samples)
-        self._extremes = _choose_extremes(groups, chosen, samples)
+        self._extremes = [(chosen[s.group], s) for s in choose_extremes(samples)]
         metrics = {**totals.compute_metrics(), **_compute_episode_metrics(groups)}
         metrics["train/num_dropped_groups"] = len(groups) - len(chosen)
         return metrics | self._end_update(groups, samples, norms)
@@ -243,7 +243,6 @@ class Learner:
             "version": self.version,
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_without_step, self._num_nonfinite),
-            **{hook.state_name: hook.state_dict() for hook in self._hooks if hook.state_name},
             "oom": (self._num_oom_retries, *self._runner.size.state()),
         }
 
@@ -262,9 +261,6 @@ class Learner:
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_without_step, self._num_nonfinite = state["counts"]
-        for hook in self._hooks:
-            if hook.state_name in state:
-                hook.load_state_dict(state[hook.state_name])
         self._num_oom_retries, *budget = state["oom"]
         self._runner.size.load_state(*budget)
 
@@ -364,15 +360,6 @@ def compute_lr(training: TrainingSettings, iteration: int) -> float:
     done = min((iteration - warmup) / max(training.num_iterations - warmup, 1), 1.0)
     factors = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
     return training.lr * factors[training.lr_schedule]
-
-
-def _choose_extremes(
-    groups: Sequence[EpisodeGroup], chosen: Sequence[EpisodeGroup], samples: Sequence[Sample]
-) -> list[tuple[EpisodeGroup, Sample]]:
-    """Returns the samples to record with their groups, of those that were played for the update."""
-    num_played = {group.group_id: len(group.trajectories) for group in groups}
-    played = [s for s in samples if s.index < num_played[chosen[s.group].group_id]]
-    return [(chosen[s.group], s) for s in choose_extremes(played)]
 
 
 def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:

@@ -77,8 +77,11 @@ def estimate_by_episode(
     rewards = [np.array(sample.trajectory.turn_rewards, np.float32) for sample in samples]
     returns = np.array([turns.sum() for turns in rewards], np.float32)
     group_starts = np.flatnonzero(np.diff([sample.group for sample in samples])) + 1
-    groups = np.split(returns, group_starts)
-    advantages = np.concatenate([spec.advantage(group, baseline) for group in groups])
+    if spec.has_moving_baseline:
+        returns -= baseline
+    advantages = np.concatenate(
+        [spec.advantage(group) for group in np.split(returns, group_starts)]
+    )
     if spec.whitens_advantages:
         advantages = whiten(advantages)
     return [

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from agentpeft.policies.models.float_head import FloatHead, float_product, takes_bfloat16
+from agentpeft.policies.models.scoring import FloatHead, float_product, takes_bfloat16
 
 MAX_LOGITS = {"cpu": 2**20, "cuda": 2**24}
 """How many logits there are at once: as many as a CPU's cache holds, and a GPU's cores want."""

@@ -13,8 +13,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.policy_base import PolicyBase, Progress, place
+from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
 __all__ = [

@@ -14,8 +14,8 @@ from agentpeft.envs import Outcome
 from agentpeft.launch.costs.resources import estimate_memory
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
-from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.lora.attach_lora import attach_lora
+from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import Settings, TinySettings
 

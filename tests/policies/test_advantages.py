@@ -15,50 +15,52 @@ def returns(*values):
 
 
 def test_moving_baseline_is_subtracted():
-    assert advantages.moving_baseline(returns(0, 1), 0.25).tolist() == [-0.25, 0.75]
+    group = make_group(0, [make_trajectory([1], [2], reward) for reward in (0, 1)])
+    samples = make_samples_of([group], "reinforce", baseline=0.25)
+    assert [s.advantages.tolist() for s in samples] == [[-0.25], [0.75]]
 
 
 def test_leave_one_out_compares_with_the_mean_of_the_others():
     group = [0.0, 0.25, 1.0, 0.5]
     expected = [r - statistics.mean(group[:i] + group[i + 1 :]) for i, r in enumerate(group)]
-    assert advantages.leave_one_out(returns(*group), 9.0).tolist() == pytest.approx(expected)
+    assert advantages.leave_one_out(returns(*group)).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("group", "expected"), [((0, 0, 1, 1), [-0.5, -0.5, 0.5, 0.5]), ((3, 1), [1, -1])]
 )
 def test_group_centred_subtracts_the_groups_own_mean(group, expected):
-    assert advantages.group_centred(returns(*group), 9.0).tolist() == expected
+    assert advantages.group_centred(returns(*group)).tolist() == expected
 
 
 def test_group_standardized_divides_by_the_sample_deviation():
     group = [0.0, 0.0, 1.0, 2.0]
     scale = statistics.stdev(group) + 1e-4
     expected = [(r - statistics.mean(group)) / scale for r in group]
-    assert advantages.group_standardized(returns(*group), 9.0).tolist() == pytest.approx(expected)
+    assert advantages.group_standardized(returns(*group)).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("group", "expected"), [((0, 2, 2), [0, 1, 1]), ((1, 1), [0, 0]), ((-1, 0), [0, 1])]
 )
 def test_best_of_group_takes_the_highest_returns_where_they_differ(group, expected):
-    assert advantages.best_of_group(returns(*group), 9.0).tolist() == expected
+    assert advantages.best_of_group(returns(*group)).tolist() == expected
 
 
 def test_imitation_weighs_every_episode_alike():
-    assert advantages.imitation(returns(0, 5), 1.0).tolist() == [1, 1]
+    assert advantages.imitation(returns(0, 5)).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft"])
 @pytest.mark.parametrize("size", [1, 7])
 def test_group_with_equal_rewards_has_zero_advantages(name, size):
-    assert not ALGORITHMS[name].advantage(returns(*[0.1] * size), 0.0).any()
+    assert not ALGORITHMS[name].advantage(returns(*[0.1] * size)).any()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_each_episode_gets_an_advantage(name):
     for size in (1, 3):
-        got = ALGORITHMS[name].advantage(np.arange(size, dtype=np.float32), 0.5)
+        got = ALGORITHMS[name].advantage(np.arange(size, dtype=np.float32))
         assert got.shape == (size,) and got.dtype == np.float32
 
 

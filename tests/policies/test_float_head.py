@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from agentpeft.policies.models import float_head, linear_logprobs
-from agentpeft.policies.models.float_head import (
+from agentpeft.policies.models import linear_logprobs, scoring
+from agentpeft.policies.models.scoring import (
     FloatHead,
     bfloat16_parts,
     float_product,
@@ -29,7 +29,7 @@ def as_on_a_gpu(monkeypatch):
         calls.append(left.shape)
         return torch_mm(left.float(), right.float())
 
-    for module in (float_head, linear_logprobs):
+    for module in (scoring, linear_logprobs):
         monkeypatch.setattr(module, "takes_bfloat16", lambda dtype, _: dtype == torch.bfloat16)
     monkeypatch.setattr(torch, "mm", mm)
     return calls

@@ -12,10 +12,10 @@ from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2Fo
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.samples import list_samples
 from agentpeft.policies.models import linear_logprobs as module
-from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import LoraSettings, Settings
 
 NUM_ROWS, NUM_TOKENS, WIDTH, VOCABULARY = 40, 100, 32, 1000

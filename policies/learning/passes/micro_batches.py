@@ -2,7 +2,7 @@
 
 A group's prompt and equal answers of it are computed once, and logits only at positions that
 predict a sampled token. All of it is exact: losses and gradients are those of running every
-sequence alone, but for the order of summation. (Dropout of LoRA, if any, falls otherwise.)
+sequence alone, but for the order of summation. (A base's dropout, if any, falls otherwise.)
 
 Tokens lie in one row without padding, or in padded rows. Packed, a group's prompt comes once, then
 its answers, each of which sees the prompt and itself (`packed_attention`), then the next group.
