@@ -151,11 +151,11 @@ def check_ray(machine: Machine) -> Iterator[Finding]:
     if mode == "token" and address and not _has_ray_token():
         text = "RAY_AUTH_MODE is token, and there is none"
         yield Finding("ray", text, "ray get-auth-token --generate, the same on all nodes", True)
-    host, _, port = address.rpartition("/")[2].rpartition(":")
+    port = address.rpartition(":")[2]
     if address not in ("", "auto", "local") and not port.isdigit():
         text = f"{source} has no port"
         yield Finding("ray", text, f"name one, as in {address}:6379, or leave it out", True)
-    if port.isdigit() and not _answers(host, int(port)):
+    if port.isdigit() and not _answers(address.rpartition("/")[2]):
         text = f"no cluster answers at {source}"
         yield Finding("ray", text, "start it, or leave it out for a local one", True)
     yield Finding("ray", f"address {address or 'local'}, authentication {mode or 'unset'}")
@@ -166,11 +166,25 @@ def _has_ray_token() -> bool:
     return bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(path).is_file()
 
 
-def _answers(host: str, port: int) -> bool:
+def _answers(address: str) -> bool:
+    """Returns whether gRPC is spoken there; with TLS, whether somebody listens.
+
+    A client that joins what listens and says nothing would wait for minutes.
+    """
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, port), timeout=3.0).close()
+        socket.create_connection((host, int(port)), timeout=3.0).close()
     except (OSError, OverflowError):  # nobody there, no such host, no such port
         return False
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return True
+    import grpc
+
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=3.0)
+        except grpc.FutureTimeoutError:
+            return False
     return True
 
 

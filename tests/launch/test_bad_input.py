@@ -34,7 +34,7 @@ def refused(tmp_path, monkeypatch, capsys):
         before = sorted(tmp_path.rglob("*"))
         start_s = time.monotonic()
         assert main(arguments) == 2
-        assert time.monotonic() - start_s < 10
+        assert time.monotonic() - start_s < 60  # it hangs nowhere
         assert sorted(tmp_path.rglob("*")) == before
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: ")

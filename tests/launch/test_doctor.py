@@ -4,8 +4,10 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
+import grpc
 import pytest
 from doctor_parts import GPU, faults, settings_of
 
@@ -61,9 +63,19 @@ def test_rays_faults_are_named(monkeypatch, tmp_path, variables, expected):
 
 
 def test_a_cluster_that_answers_is_no_fault(monkeypatch):
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    assert faults(machine_checks.check_ray) == ("", False)
+    server.stop(None)
+
+
+def test_what_listens_and_says_nothing_is_no_cluster(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
-        assert faults(machine_checks.check_ray) == ("", False)
+        text, is_fault = faults(machine_checks.check_ray)
+    assert "no cluster answers at RAY_ADDRESS=127.0.0.1:" in text and is_fault
 
 
 HUB_MODEL = "model.name=nobody/nothing"
