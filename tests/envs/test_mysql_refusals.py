@@ -92,6 +92,7 @@ def test_what_was_wrong_once_is_right(mysql, sql, rows):
         ("UPDATE staff SET age = 1 WHERE age / 0 > 1", 1365),
         ("DELETE FROM staff WHERE hired < 3", 1235),
         ("DELETE FROM staff ORDER BY TRUE", 1235),
+        ("SELECT IFNULL(CAST(age AS UNSIGNED), 0) FROM staff", 1235),
         ("UPDATE staff SET hired = hired + INTERVAL 9000 YEAR", 1441),
         ("SELECT 1 FROM staff ORDER BY -1", 1235),
         ("; SELECT 1", 1064),

@@ -240,9 +240,14 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
     >>> merge_types([INTEGER, SqlType(Kind.DECIMAL, 2)]).scale
     2
     """
-    known = [t for t in types if t.kind is not Kind.NULL]
+    merged = list(types)
+    known = [t for t in merged if t.kind is not Kind.NULL]
     if not known:
         return NULL
+    if len({t.is_unsigned for t in merged}) > 1 and any(
+        t.is_unsigned and t.length == 64 for t in known
+    ):
+        raise Mistake.NOT_SUPPORTED("a BIGINT UNSIGNED merged with other types")  # a decimal
     kinds = {t.kind for t in known}
     scale, is_exact = max(t.scale for t in known), all(t.is_exact for t in known)
     if kinds & FLOATS and kinds <= NUMBERS:

@@ -85,7 +85,7 @@ def rounded(value: Fragment) -> Fragment:
 
 def kept(value: Fragment) -> Fragment:
     """Returns a value as a table between holds it: with the digits that its type shows."""
-    if value.type.kind is Kind.DOUBLE and value.type.scale < types.UNFIXED:
+    if value.type.kind is Kind.DOUBLE and not value.type.is_exact:
         kind = replace(value.type, is_exact=True)
         return value._replace(sql=f"round({value.sql}, {kind.scale})", type=kind)
     return rounded(value)
