@@ -28,9 +28,8 @@ from agentpeft.policies.checkpointing.checkpoints import (
     write_config,
 )
 from agentpeft.policies.settings.config import (
+    SECTIONS,
     Settings,
-    list_changeable,
-    may_change,
     setting_names,
     with_overrides,
 )
@@ -140,9 +139,9 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
         raise SettingsError(f"--resume {folder}: {say_no_run(folder)}")
     for override in overrides:
         name = override.partition("=")[0].strip()
-        if not may_change(name):
+        if not _may_change(name):
             raise SettingsError(
-                f"--resume may not change {name!r}; it may change {', '.join(list_changeable())}"
+                f"--resume may not change {name!r}; it may change {', '.join(_list_changeable())}"
             )
     before = read_config(run_dir)
     if not (is_checkpoint or list_checkpoints(run_dir / "checkpoints")):
@@ -157,6 +156,21 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
             f"{checkpoint.name} has done ({state['iteration']}): go on from an older checkpoint"
         )
     return Start(settings, run_dir, checkpoint)
+
+
+def _may_change(name: str) -> bool:
+    """Returns whether a run may go on with another value of a setting, or of a keyword of one."""
+    section, _, key = name.partition(".")
+    owner = SECTIONS.get(section, Settings)
+    key = key.partition(".")[0] if section in SECTIONS else section
+    return key in owner.model_fields and owner.may_change(key)
+
+
+def _list_changeable() -> list[str]:
+    """Returns what a run may go on with other values of; a dot at the end is a whole section."""
+    whole = tuple(f"{name}." for name, section in SECTIONS.items() if section.whole_may_change)
+    single = (name for name in setting_names() if _may_change(name) and not name.startswith(whole))
+    return [*whole, *single]
 
 
 def _find_differences(
@@ -175,7 +189,7 @@ def _find_differences(
 def _check_same(settings: Settings, saved: dict[str, Any], checkpoint: Path) -> None:
     """Raises: SettingsError where a checkpoint was made with settings that no resume changes."""
     for name, old, new in _find_differences(saved, settings.model_dump(mode="json")):
-        if not may_change(name) and name != "output.dir":
+        if not _may_change(name) and name != "output.dir":
             raise SettingsError(
                 f"{checkpoint} was made with {name} = {old!r}, {CONFIG_FILE} has {new!r}"
             )

@@ -29,6 +29,7 @@ from agentpeft.policies.settings.toml import parse_value, read_toml, to_toml_val
 from agentpeft.policies.settings.training import TrainingSettings
 
 __all__ = [
+    "SECTIONS",
     "CurriculumSettings",
     "EnvRunnerSettings",
     "EnvironmentSettings",
@@ -42,8 +43,6 @@ __all__ = [
     "TinySettings",
     "TrainingSettings",
     "WarmStartSettings",
-    "list_changeable",
-    "may_change",
     "setting_names",
     "unknown_setting",
     "with_overrides",
@@ -250,21 +249,6 @@ def setting_names() -> list[str]:
         keys = SECTIONS[name].model_fields if name in SECTIONS else ()
         names += [f"{name}.{key}" for key in keys] or [name]
     return names
-
-
-def may_change(name: str) -> bool:
-    """Returns whether a resumed run may change a setting, or a keyword of one."""
-    section, _, key = name.partition(".")
-    owner = SECTIONS.get(section, Settings)
-    key = key.partition(".")[0] if section in SECTIONS else section
-    return key in owner.model_fields and owner.may_change(key)
-
-
-def list_changeable() -> list[str]:
-    """Returns what a resumed run may change; a dot at the end is a whole section."""
-    whole = tuple(f"{name}." for name, section in SECTIONS.items() if section.whole_may_change)
-    single = (name for name in setting_names() if may_change(name) and not name.startswith(whole))
-    return [*whole, *single]
 
 
 def unknown_setting(name: str) -> SettingsError:

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 import tomllib
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
 from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
+from agentpeft.policies.settings.retired import RETIRED
 from agentpeft.policies.settings.toml import read_toml
 
 
@@ -157,7 +159,6 @@ def test_settings_survive_toml_and_pickle():
         ("sead=1", "unknown setting 'sead'; did you mean 'seed'?"),
         ("training=5", "unknown setting 'training'"),
         ("seed.x=5", "unknown setting 'seed.x'"),
-        ("training.adam_beta1=0.5", "training.adam_beta1 is no longer a setting: AdamW's is 0.9"),
         ("training.x=", "unknown setting 'training.x'"),
         ("training.lr", "written section.name=value, got 'training.lr'"),
         ("training.lr=fast", "training.lr: input should be a valid number, got 'fast'"),
@@ -174,6 +175,23 @@ def test_bad_settings_are_one_clear_line(override, message):
         settings(override)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_name_that_was_a_setting_is_answered_with_what_to_do_instead(name):
+    with pytest.raises(SettingsError) as error:
+        settings(f"{name}=1")
+    assert str(error.value) == f"{name} is no longer a setting: {RETIRED[name]}"
+    section, _, key = name.partition(".")
+    with pytest.raises(SettingsError, match="is no longer a setting"):
+        Settings(**{section: {key: 1}})
+
+
+def test_the_settings_that_replaced_others_are_there():
+    sections = "|".join({name.partition(".")[0] for name in setting_names() if "." in name})
+    named = re.findall(rf"\b(?:{sections})\.\w+", " ".join(RETIRED.values()))
+    assert set(named) <= {*setting_names()}
+    assert not RETIRED.keys() & {*setting_names()}
 
 
 @pytest.mark.parametrize(
