@@ -33,7 +33,7 @@ from agentpeft.apps.training_tool.mcp_tools import (
 )
 from agentpeft.envs import Outcome
 from agentpeft.envs.core.errors import check_count
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.tools.tool_table import ToolCall, find_tools
 from agentpeft.launch.run.command_line import (
     FAILURES,

@@ -39,7 +39,7 @@ from agentpeft.envs import (
     TextEnv,
 )
 from agentpeft.envs.core.errors import UnknownTaskError, shown
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.remote.messages import PROTOCOL, read_random_state, write_random_state
 from agentpeft.envs.remote.tasks import get_content
 from agentpeft.envs.tools.tool_table import ToolCall, find_tools

@@ -1,4 +1,4 @@
-"""The text space: any Unicode string up to a length."""
+"""The text space: any Unicode string up to a length; and strings that can be encoded."""
 
 from typing import Any
 
@@ -8,6 +8,17 @@ from gymnasium.vector.utils import create_shared_memory
 
 _SAMPLE_CHARS = "".join(map(chr, range(32, 127))) + "\n\t"
 _MAX_SAMPLE_CHARS = 256
+
+
+def to_utf8(text: str) -> str:
+    r"""Returns a text with `?` for each half surrogate pair, as of a file's name that is no UTF-8.
+
+    Python's strings may hold such halves, which UTF-8 has not.
+
+    >>> to_utf8("a\ud83d")
+    'a?'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 class Unicode(Text):

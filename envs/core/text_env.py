@@ -27,8 +27,7 @@ from agentpeft.envs.core.errors import (
 )
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import Episode, RewardConfig, TurnRecord
-from agentpeft.envs.core.spaces import Unicode
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import Unicode, to_utf8
 from agentpeft.envs.tasks.taskset import Task, TaskSource, TaskT
 
 if TYPE_CHECKING:  # most agents answer in text

@@ -14,8 +14,8 @@ from agentpeft.envs.core.errors import (
 )
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import Episode, RewardConfig
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
-from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.core.vector import TextVectorEnv
 from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError

@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.policies.messages import Ids
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.thoughts import find_action, is_thinking

@@ -27,7 +27,7 @@ from agentpeft.envs import (
     UnknownTaskError,
 )
 from agentpeft.envs.core.errors import UnknownSettingError, describe_error
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.tasks.taskset import SingleSkillSource
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.rollout.groups import GroupRequest

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs import Task, TextEnv
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory

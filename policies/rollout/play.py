@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from agentpeft.envs import EnvFault, Outcome, TextEnv
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.policies.rollout.environments import Env, call_environment
 
 MAX_REWARD = 1e6

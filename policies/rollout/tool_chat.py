@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable, find_tools, read_json
 from agentpeft.policies.messages import Ids
 from agentpeft.policies.rollout.chat import (

@@ -56,8 +56,9 @@ def test_vllm_that_is_missing_is_named(install):
 
 
 def test_missing_gpus_are_named_unless_a_cluster_has_them(monkeypatch):
-    asked = "learners.num_gpus_per_learner=64"
-    text, is_fault = faults(machine_checks.check_gpu, asked)
+    runners = ("env_runners.num_env_runners=2", "env_runners.num_gpus_per_env_runner=16")
+    asked = ("env_runners.engine=vllm", *runners, "learners.num_gpus_per_learner=32")
+    text, is_fault = faults(machine_checks.check_gpu, *asked)
     assert text.startswith("gpu: the config asks for 64 GPU(s), and torch (CUDA: ") and is_fault
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert faults(machine_checks.check_gpu, asked) == ("", False)
+    assert faults(machine_checks.check_gpu, *asked) == ("", False)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from agentpeft.envs.core.linear_patterns import compile_linear
 from agentpeft.envs.core.number_equality import is_same_written_number
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 
 AnswerKind = Literal["text", "number", "names", "size", "regex"]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentpeft.envs.core.closing import Closable, gated
-from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.db_bench.backends.protocol import (
     DatabaseLimits,
     StatementResult,
