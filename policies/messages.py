@@ -160,7 +160,7 @@ class AdapterVersion:
 
 @dataclass(frozen=True)
 class AdapterAck:
-    """A runner's word for what it serves, computed from what it received."""
+    """What a runner serves, computed from what it received; or what it is expected to answer."""
 
     version: int
     sha256: str

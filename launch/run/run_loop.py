@@ -80,7 +80,7 @@ class RunLoop:
         return before
 
     def _iterate(self, is_last: bool) -> None:
-        """Runs one iteration. Raises: Stopped, after a checkpoint of the last that is whole."""
+        """Runs one iteration. Raises: Stopped, after saving the last whole one."""
         before = self._algorithm.position
         metrics = self._train()
         step, settings = self._algorithm.iteration, self._settings

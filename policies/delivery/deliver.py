@@ -1,6 +1,6 @@
 """One delivery of an adapter: from the learner that trained it to the runners that play with it.
 
-`deliver` takes three steps, each of them in another process:
+`deliver` takes three steps, each in a process of its own where there are actors:
 
 1. `pack`, in the learner's: the adapter, a receipt of it, and what a probe of it must give.
 2. `serve`, in each runner's: serves what arrived, checks it, and lets the engine answer the probe.
@@ -9,11 +9,10 @@
 The receipt proves what arrived: whoever loads the weights (the runner, or vLLM's process, from what
 it has read) computes their SHA-256 anew, once (`delivery.version`). The probe, every
 `probe_interval` versions, proves what is served: learner and engine must give fixed token sequences
-the same log-probabilities, the engine must be nearer to the adapter than to the base, and its
-weights must hold the learner's change. Between two probes the receipt alone speaks.
-
-The adapter goes from process to process; the driver has a reference to it and the answers.
-`EnvRunnerGroup` replaces a runner whose answer is wrong.
+the same log-probabilities but for rounding, the engine must be nearer to the adapter than to the
+base (once B is not 0), and its weights must hold the learner's change. Between two probes the
+receipt alone speaks. The driver has a reference to the adapter, and the answers. `EnvRunnerGroup`
+replaces a runner whose answer is wrong.
 """
 
 import time
@@ -126,8 +125,10 @@ def check(answer: DeliveryAnswer, shipment: Shipment) -> dict[str, float]:
     if ack != receipt:
         sent = f"sent was {receipt.version} ({receipt.sha256:.12})"
         raise DeliveryError(f"it answers with adapter {ack.version} ({ack.sha256:.12}), {sent}")
-    if shipment.probe is None or answer.proof is None:
+    if shipment.probe is None:
         return {}
+    if answer.proof is None:
+        raise DeliveryError(f"it acknowledges adapter {receipt.version}, but gives no proof of it")
     metrics = compute_delivery_metrics(shipment.probe, answer.proof)
     problem = find_problem(metrics, shipment.probe)
     if problem is not None:

@@ -25,8 +25,8 @@ class Engine(Protocol):
     while requests are under way, which go on with the version that they name."""
     served_effect: float
     """The share of the newest adapter's change of the weights that is in the served weights: 1 is
-    all of it, 0 what rounding has lost (`ServedEffect`). NaN if the adapter changes nothing, or the
-    engine has no weights of its own."""
+    all of it, 0 none, as rounding has lost it (`ServedEffect`). NaN if the adapter changes nothing,
+    or the engine has no weights of its own."""
 
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
         """Forgets the sessions `closed`, then announces those `opened`; unknown ones are ignored.

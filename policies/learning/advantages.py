@@ -16,7 +16,7 @@ _EPSILON = 1e-4
 
 
 def plain_returns(returns: Floats) -> Floats:
-    """The returns as they are: for REINFORCE less `AlgorithmSpec.has_moving_baseline`'s baseline.
+    """The returns as they are. REINFORCE subtracts its moving baseline before.
 
     Source: Williams 1992, reinforcement comparison.
     """
@@ -52,7 +52,7 @@ def group_standardized(returns: Floats) -> Floats:
 def best_of_group(returns: Floats) -> Floats:
     """One for the episodes with the highest return, else zero: [0, 1, 1] -> [0, 1, 1] (RAFT).
 
-    A group of equal returns gets zeros: what every episode does need not be learnt.
+    A group of equal returns gets zeros.
     Source: Dong et al. 2023, "RAFT"; Xiong et al. 2025, "A Minimalist Approach to LLM Reasoning".
     """
     if np.ptp(returns) == 0:

@@ -106,12 +106,12 @@ class Learner:
         return Critic(self.settings, self._spec, self.policy)
 
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-        """Learns from the groups once and returns the metrics, by their names.
+        """Learns from the groups, in all epochs, and returns the metrics by their names.
 
-        Under `dynamic_sampling` groups of equal returns are dropped; else their advantages are 0,
-        and they are not computed. A minibatch whose advantages are all 0, or whose loss or gradient
-        is not finite, makes no step. An update without any step is counted
-        (`num_skipped_updates`); its version is a new one all the same.
+        Tokens from which the loss can learn nothing (`Objective.can_learn`) are not computed. A
+        minibatch of such tokens alone, or whose loss or gradient is not finite, makes no step. An
+        update without any step is counted (`num_skipped_updates`) and is a new version all the
+        same.
 
         Raises: TrainingError after too many non-finite steps in a row.
         """
@@ -192,8 +192,8 @@ class Learner:
     def roll_back(self, version: int) -> bool:
         """Goes back to a version, whose update may have been interrupted; returns whether it could.
 
-        It is the present one, or the one before the last update. Of all weights, or over a sharded
-        base, there is no copy: there it cannot undo an update that has begun.
+        It is the present one, or the one before the last update. No copy is kept of all weights,
+        nor over a sharded base, so an update that has begun cannot be undone there.
         """
         self._runner.is_abandoned = False
         if self.version == version and not self._is_updating:
@@ -280,6 +280,7 @@ class Learner:
             samples = [replace(s, reference=r) for s, r in zip(samples, scores, strict=True)]
         needs_all = any(hook.needs_logprobs for hook in self._hooks)
         is_ratio_moving = self._spec.num_epochs * training.num_minibatches > 1
+        # The critic's pass always, the policy's only where its old log-probabilities are read
         passes = [p for p in self._runner.passes if p.has_values or needs_all or is_ratio_moving]
         if needs_all or self._critic is not None:
             samples = self._score_old(samples, passes, lambda _: True)

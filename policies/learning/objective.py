@@ -23,7 +23,7 @@ class LossInputs:
     """What the loss reads of a micro-batch's sampled tokens beside the model's outputs, (N,) each.
 
     `weights`: each token's weight in the loss. `sequences`: the number of each token's sample in
-    the micro-batch, which has whole samples only. None is as in `Sample`.
+    the micro-batch, which has whole samples only. None: not computed.
     """
 
     sampling_logprobs: Tensor
@@ -74,7 +74,7 @@ class Totals:
     sums: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def count(self, name: str, values: Tensor, number: int | None = None) -> None:
-        """Sums up values (N,) under a name, of which `number` count; None: all."""
+        """Sums up values (N,) under a name; `number`: the mean's denominator, by default N."""
         self.sums[name] = values.sum().item(), len(values) if number is None else number
 
     def add(self, other: "Totals") -> None:

@@ -32,10 +32,10 @@ class Scores:
 class Sample:
     """A trajectory to learn from: number `index` of group number `group` of an update.
 
-    `advantages`: (N,), once they are estimated. `old`: scores by the weights before the update. If
-    the update takes a single step, the weights have not moved when it is taken, so the loss uses
-    its own log-probabilities as the old ones, and those of `old` are None (unless KL in the rewards
-    or a teacher asks for them), as are those of a sample that the loss leaves out. `reference`:
+    `advantages`: (N,), once they are estimated. `old`: scores by the weights before the update. Its
+    log-probabilities are None where nothing needs them: in an update of a single step, whose loss
+    uses its own, since the weights have not moved; and of a sample that the loss leaves out. A
+    teacher needs them all. `reference`:
     scores by the reference policy, `teacher` by a teacher; empty without one. `critic`: None
     without a critic. The weights are those of each token and turn in the losses, over the whole
     minibatch (`Objective.weigh`); 0 before.

@@ -100,12 +100,12 @@ class Algorithm:
         self._running.close()
 
     def train(self) -> dict[str, float]:
-        """Runs one iteration and returns its metrics. After any error nothing is left running.
+        """Runs one iteration and returns its metrics.
 
-        After Ctrl-C (KeyboardInterrupt) the learner is: `give_up_iteration` goes on from there.
-        If the learner dies, training goes back to the last checkpoint, or to the beginning if there
-        is none, and the logs are cut back to it. This call then runs the iteration that follows the
-        checkpoint and returns its metrics, so `iteration` may become smaller.
+        An error ends all actors. Ctrl-C (KeyboardInterrupt) leaves the learner running, so that
+        `give_up_iteration` can roll it back. If the learner dies, training goes back to the last
+        checkpoint, or to the beginning if there is none, and the logs are cut back to it. This call
+        then runs the iteration that follows, so `iteration` may become smaller.
         """
         if self.iteration == 0:
             self._checkpoints.mark_beginning()
@@ -271,8 +271,8 @@ class Algorithm:
     def give_up_iteration(self) -> bool:
         """Goes back to before the iteration that Ctrl-C has interrupted, to save what is whole.
 
-        Nothing but `save_to_path` and `stop` may follow. Returns whether the learner could go back:
-        without LoRA it cannot undo half an update. Raises: WorkerLostError, RayHangsError.
+        Nothing but `save_to_path` and `stop` may follow. Returns whether the learner could go back
+        (see `Learner.roll_back`). Raises: WorkerLostError, RayHangsError.
         """
         if self._interrupted is None:
             return False

@@ -6,20 +6,18 @@ adapter first, then by position. So a group that takes long delays no batch but 
 as long as it is not too old by then. Without a lag there is nothing to choose: a batch is all that
 was asked for.
 
-With `in_flight_updates` no group becomes too old in play. One that is under way when a batch is
-learnt from does not count among those of n + 1 batches any more, so that long ones take nothing
-from the runners' work: others are asked for, until an episode for each slot and a batch's are left.
+With `in_flight_updates` no group becomes too old in play. Groups that are under way when a batch is
+learnt from stop counting among those of n + 1 batches, so that slow ones do not starve the runners:
+others are asked for, up to one episode per slot plus one batch.
 
-A group that never gets into a batch (dropped, as its environment kept failing; stale, as it became
-too old in play or after it) is replaced: the curriculum draws another, unless more than
-half of the batch were dropped. Of more than this share of all
-that was played the run ends; in between a batch is short.
+A group that never gets into a batch is replaced: the curriculum draws another. Such a group was
+dropped, as its environment kept failing, or stale, as it became too old in play or after it. Once
+more than half of a batch is dropped, none is replaced, and the batch is short; once more than half
+of all groups that were played are dropped, the run ends.
 
-A batch is done once the learners hold its groups: those that are lost with their node before that
-are drawn again.
-
-A checkpoint holds no episodes, but which groups were asked for and not learnt from, finished or
-not. A run that goes on from it plays these first, anew, with the adapter that is restored.
+A batch is done once the learners hold its groups: those whose node is lost before that are drawn
+again. A checkpoint holds no episodes, but which groups were asked for and not learnt from. A run
+that is resumed plays these first, with the adapter that is restored.
 """
 
 import logging
@@ -49,8 +47,9 @@ MAX_FAILED_SHARE = 0.5
 class TrainingBatch:
     """What an iteration learns from; the learners have received its groups.
 
-    `task_hashes` are by position, and so are `requests` of all that is in the report. `report` is
-    None where the oracle has played. `sample_s`: how long it took to get the batch.
+    `task_hashes` and `requests` are sorted by position; `requests` has every group of the report,
+    dropped and stale ones too. `report`: None where the oracle has played. `sample_s`: the seconds
+    that it took to get the batch.
     """
 
     task_hashes: Sequence[int]
@@ -147,7 +146,7 @@ class TrainingBatches:
 
     def _deliver_groups(self, groups: Sequence[Ref]) -> list[Ref]:
         """Brings the batch to the learners; returns the groups that are lost with their node."""
-        self._runners.sleep()  # nothing is in play, or the settings would not let them
+        self._runners.sleep()  # a no-op unless set, which needs that nothing is in play now
         return self._learners.receive(groups)
 
     def _draw_again(self, lost: Sequence[Ref]) -> None:

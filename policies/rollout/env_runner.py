@@ -90,8 +90,8 @@ class EnvRunner:
 
         With `sequences`, returns what the engine says of them too. Groups that this makes too old
         to be learnt from are given up. An engine of one version finishes the turns under way first,
-        or interrupts them (`TurnSampler`); one of several goes on meanwhile, and with the older
-        versions. Raises: EngineError.
+        or interrupts them (`TurnSampler`); one of several versions keeps running, and keeps serving
+        the older ones. Raises: EngineError.
         """
         self._taken.run(self._give_up_stale(adapter.version))
         with self._paused():
@@ -114,7 +114,7 @@ class EnvRunner:
         self._taken.wake()
 
     def collect(self, max_groups: int, until_room: bool) -> tuple[int, list[PlayedGroup]]:
-        """Waits for groups that are finished; with `until_room` for room for an episode, too.
+        """Waits until groups are finished; with `until_room`, also until a slot is free.
 
         Returns how many episodes are over since the runner started, and these groups. Raises:
         EngineError, or what a broken environment raises.
@@ -199,7 +199,7 @@ class EnvRunner:
     async def _play_or_drop(self, group: OpenGroup, sample: int, session: str) -> None:
         """Plays an episode, again in a fresh environment after each fault.
 
-        A task whose data turn out to be bad in play is one too: other tasks are whole. After too
+        A task whose data turn out to be bad counts as a fault too: other tasks are whole. After too
         many faults its group is dropped: episodes not begun are skipped, the run goes on. An
         EnvironmentBugError, which none may raise, ends the run instead.
         """

@@ -77,7 +77,7 @@ async def play_episode(
 
     Returns None if the agent ended the episode; the environment does not hear of that. `call`
     carries out a step: the env runner's does so in a thread of its own, with a time limit.
-    `read_reward` is `check_reward` unless the rewards teach nothing.
+    `read_reward`: by default `check_reward`; another where rewards are ignored, as in imitation.
 
     Raises: EnvFault, EnvironmentBugError, and whatever the agent raises.
     """
