@@ -28,7 +28,7 @@ from ray.cluster_utils import Cluster
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 RUNNERS = ("env_runners.num_env_runners=3", "num_cpus_per_process=1")
-LEARNERS = "learners.num_threads=1"
+LEARNERS = ("learners.num_threads=1",)
 SHARED = ("deterministic=true", "env_runners.num_threads=1", "output.tensorboard=false")
 CHECKS = {
     "health_check_initial_delay_ms": 0,

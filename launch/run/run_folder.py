@@ -31,6 +31,7 @@ from agentpeft.policies.settings.config import (
     SECTIONS,
     Settings,
     setting_names,
+    unknown_setting,
     with_overrides,
 )
 from agentpeft.policies.settings.toml import merge_settings, read_toml
@@ -139,6 +140,8 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
         raise SettingsError(f"--resume {folder}: {say_no_run(folder)}")
     for override in overrides:
         name = override.partition("=")[0].strip()
+        if ".".join(name.split(".")[:2]) not in setting_names():
+            raise unknown_setting(name)
         if not _may_change(name):
             raise SettingsError(
                 f"--resume may not change {name!r}; it may change {', '.join(_list_changeable())}"

@@ -48,6 +48,7 @@ _FAULTS = (
     "num_joined_env_runners",
 )
 _ADVICE = ": resume the run"
+_MAX_LEARNER_RESTARTS = 3  # one that dies each time, as for lack of memory, has a cause that stays
 _TIMES = ("time/sample_s", "time/learn_s", "time/broadcast_s")
 
 
@@ -186,11 +187,9 @@ class Algorithm:
 
         The runners are restarted too: they may see a version again, with other weights.
         """
-        limit = self.settings.fault_tolerance.max_num_restarts
+        limit = min(self.settings.fault_tolerance.max_num_restarts, _MAX_LEARNER_RESTARTS)
         if self._faults["num_learner_restarts"] >= limit:
-            raise TrainingError(
-                f"{reason} (fault_tolerance.max_num_restarts {limit} is reached)"
-            ) from reason
+            raise TrainingError(f"{reason}, after {limit} restarts of the learners") from reason
         self._faults["num_learner_restarts"] += 1
         checkpoint = self._checkpoints.newest
         logger.warning("%s; going back to %s", reason, checkpoint or "the beginning")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class AlgorithmConfig:
     """Gathers settings section by section; every method returns the config itself.
 
-    The keywords of a section are its settings (`policies/settings/config.py`). Unknown ones raise
+    The keywords of a section are its settings (`docs/training/settings.md`). Unknown ones raise
     SettingsError at once; values and contradictions are checked by `to_settings`.
 
     Example:
@@ -46,7 +46,7 @@ class AlgorithmConfig:
         return self
 
     def run(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets `experiment`, `seed`, `deterministic`, `max_adapter_lag`, `callbacks`."""
+        """Sets what is in no section: `experiment`, `seed`, `max_adapter_lag` and so on."""
         for name in settings:
             if name not in setting_names():
                 raise unknown_setting(name)

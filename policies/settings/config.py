@@ -110,7 +110,7 @@ class Settings(Section):
     an episode's end ([in flight](how_it_works.md#adapters-that-change-in-flight)).
     """
     num_cpus_per_process: MayChange[float] = Field(default=0.5, ge=0)
-    """CPUs that Ray reserves for each runner and each learner."""
+    """CPUs that Ray reserves for each runner, each learner and each shared engine."""
     callbacks: MayChange[str | None] = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:
     none.

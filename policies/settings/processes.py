@@ -236,8 +236,8 @@ class FaultToleranceSettings(Section):
     """
     max_num_restarts: CountOrZero = 20
     """How often runners are restarted that are gone, hang, whose engine fails or that cannot
-    prove their adapter; and how often the learners are, from the last checkpoint. One more ends
-    the run, and 0 ends it at once.
+    prove their adapter; and how often the learners are, from the last checkpoint, but at most 3
+    times. One more ends the run, and 0 ends it at once.
     """
     env_runner_restore_timeout_s: float = Field(default=1800.0, gt=0)
     """How long runners, or the learner, may take to start, loading the model included."""

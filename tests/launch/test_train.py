@@ -379,6 +379,12 @@ def test_settings_may_change_on_resume_and_are_kept(config, tmp_path, caplog, ca
     capsys.readouterr()
     assert main(["--resume", str(run_dir), "training.group_size=4"]) == 2
     assert "--resume may not change 'training.group_size'" in capsys.readouterr().err
+    for word, answer in (
+        ("evaluation.intervall=5", "did you mean 'evaluation.interval'"),
+        ("training.kl_placement=reward", "training.kl_placement is no longer a setting"),
+    ):
+        assert main(["--resume", str(run_dir), word]) == 2
+        assert answer in capsys.readouterr().err
 
 
 def test_an_edited_file_of_settings_is_refused(config, tmp_path, capsys):

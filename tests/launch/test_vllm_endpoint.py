@@ -152,7 +152,7 @@ def test_a_served_teacher_says_of_tokens_what_it_computes_here(models, urls):
         turn_rewards=(0.0,), outcome=Outcome.FAILURE,
     )  # fmt: skip
     for name in ("plain", "trained"):
-        (scores,) = EndpointTeacher(urls[name], name).score([Sample(0, 0, trajectory)])
+        (scores,) = EndpointTeacher(f"{urls[name]}#{name}").score([Sample(0, 0, trajectory)])
         base = load_base(Settings(model={"name": str(models[name])}))
         network = base.model if base.adapter_path is None else open_adapter(base, base.adapter_path)
         with torch.no_grad():

@@ -123,7 +123,7 @@ def test_a_learner_that_dies_too_often_ends_the_run(tmp_path, fault):
     settings = make_settings("fault_tolerance.max_num_restarts=0")
     with Algorithm(settings, tmp_path, learner_class=killed_at_update(fault)) as algorithm:
         fault.touch()
-        with pytest.raises(TrainingError, match="max_num_restarts 0 is reached"):
+        with pytest.raises(TrainingError, match="after 0 restarts of the learners"):
             algorithm.train()
 
 
