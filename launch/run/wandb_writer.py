@@ -89,7 +89,11 @@ class SampleEpisodes:
         lines: deque[bytes] = deque(maxlen=_NUM_SHOWN)
         if path.is_file():
             with path.open("rb") as file:
-                file.seek(self._sizes[path])
+                # A run that goes back to a checkpoint cuts its files: then a line may be under way
+                start = min(self._sizes[path], path.stat().st_size)
+                file.seek(max(start - 1, 0))
+                if start:
+                    file.readline()
                 lines.extend(file)
                 self._sizes[path] = file.tell()
         return list(lines)

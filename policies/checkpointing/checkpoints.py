@@ -240,14 +240,21 @@ def name_best(checkpoint: Path, success_rate: float) -> None:
 
 
 def _link(folder: Path, name: str) -> None:
-    """Links `best`, where the file system has links and no folder of that name is in the way."""
-    new = folder / f".new-{BEST}"
+    """Links `best` where the file system has links.
+
+    A folder of that name, as in a copied run, may hold another checkpoint: it is set aside.
+    """
+    link, new, aside = folder / BEST, folder / f".new-{BEST}", folder / f"abandoned-{BEST}"
     try:
+        if link.is_dir() and not link.is_symlink():
+            shutil.rmtree(aside, ignore_errors=True)
+            link.rename(aside)
+            logger.warning("%s: set aside as %s", link, aside.name)
         new.unlink(missing_ok=True)
         new.symlink_to(name)
-        new.replace(folder / BEST)
+        new.replace(link)
     except OSError as error:
-        logger.warning("%s is no link to %s (%s)", folder / BEST, name, error.strerror)
+        logger.warning("%s is no link to %s (%s)", link, name, error.strerror)
 
 
 def forget_best(folder: Path) -> None:

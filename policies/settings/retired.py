@@ -9,7 +9,7 @@ RETIRED = {
     "fault_tolerance.max_skipped_updates": "six steps in a row without a finite gradient end a run",
     "fault_tolerance.max_num_env_runner_restarts": "set fault_tolerance.max_num_restarts",
     "fault_tolerance.max_num_learner_restarts": "set fault_tolerance.max_num_restarts",
-    "fault_tolerance.ray_timeout_s": "it is twice env_runner_health_probe_timeout_s",
+    "fault_tolerance.ray_timeout_s": "it is twice env_runner_health_probe_timeout_s, at least 60 s",
     "fault_tolerance.min_served_effect": "the served weights must hold 0.8 of an adapter's change",
     "learners.num_cpus_per_learner": "set num_cpus_per_process, of runners and learners",
     "lora.use_pissa": "a new adapter begins at no change; PEFT's PiSSA adapters can be merged",

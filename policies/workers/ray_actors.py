@@ -47,7 +47,7 @@ from agentpeft.policies.workers.time_limits import RAY_START_S, within
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-_MIN_RAY_TIMEOUT_S = 10.0  # a machine under load answers late
+_MIN_RAY_TIMEOUT_S = 60.0  # a machine under load answers late, and checkpoints are large
 _STOP_S = 5.0
 _CHECK_S = 10.0
 _SEND_S = 600.0

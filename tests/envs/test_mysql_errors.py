@@ -144,6 +144,7 @@ def test_what_reaches_beyond_the_database_is_denied(mysql, sql, number):
         f"SELECT {'CASE WHEN 1 THEN ' * 300}1{' END' * 300}",
         f"SELECT 1{' UNION SELECT 1' * 300}",
         f"SELECT {'1 = ' * 300}1",
+        f"SELECT CASE CONCAT('{'x' * 5000}') {'WHEN 1 THEN 1 ' * 60}END",
     ],
 )
 def test_deep_nesting_is_an_error_of_mysql(mysql, sql):

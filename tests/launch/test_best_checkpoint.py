@@ -155,12 +155,15 @@ def test_a_file_that_names_nothing_is_said_and_a_best_that_is_gone_is_none(tmp_p
             read_best(tmp_path)
 
 
-def test_a_copy_without_links_names_its_best_and_a_folder_in_the_way_is_said(tmp_path, caplog):
-    for name in ("checkpoint-000001", "best"):
+def test_a_folder_named_best_as_of_a_copied_run_is_set_aside(tmp_path, caplog):
+    for name in ("checkpoint-000001", "best", "abandoned-best"):
         (tmp_path / name).mkdir()
+    (tmp_path / "best" / "adapter").touch()
     name_best(tmp_path / "checkpoint-000001", 0.5)
     assert read_best(tmp_path) == BestCheckpoint("checkpoint-000001", 0.5)
-    assert f"{tmp_path / 'best'} is no link to checkpoint-000001 (Is a directory)" in caplog.text
+    assert (tmp_path / "best").resolve() == tmp_path / "checkpoint-000001"
+    assert [path.name for path in (tmp_path / "abandoned-best").iterdir()] == ["adapter"]
+    assert f"{tmp_path / 'best'}: set aside as abandoned-best" in caplog.text
 
 
 @pytest.fixture

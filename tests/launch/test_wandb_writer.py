@@ -32,3 +32,16 @@ def test_each_look_returns_the_newest_episodes_that_the_last_one_had_not(tmp_pat
         "conversation": "user: 2+2=\n\nassistant: 4",
     }
     assert episodes.take() == []
+
+
+def test_a_file_that_was_cut_and_has_grown_otherwise_is_read_from_a_whole_line(tmp_path):
+    path = tmp_path / "sessions" / "train.jsonl"
+    append_episodes(path, 0, map(play, range(3)))
+    episodes = SampleEpisodes(tmp_path)
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    assert episodes.take() == []
+    append_episodes(path, 10, [play(1000), play(2000)])
+    assert [row[COLUMNS.index("task_id")] for row in episodes.take()] == ["task1000", "task2000"]
+    path.write_bytes(b"x" * 10 + path.read_bytes())  # what was read ends within a line now
+    append_episodes(path, 11, [play(3)])
+    assert episodes.take()[-1][COLUMNS.index("task_id")] == "task3"

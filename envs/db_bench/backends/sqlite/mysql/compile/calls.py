@@ -178,7 +178,6 @@ _ALLOWED = {
     "i": frozenset({Kind.INTEGER}),
     "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
     "m": frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME}),
-    "x": frozenset[Kind](),
 }
 
 
@@ -191,7 +190,7 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     if letter == "u" and value.literal not in UNITS:
         raise Mistake.NOT_SUPPORTED(f"{name} with {value.literal}")
     kind = value.type.kind
-    if letter in _ALLOWED and kind not in _ALLOWED[letter] | {Kind.NULL}:
+    if letter == "x" or (letter in _ALLOWED and kind not in _ALLOWED[letter] | {Kind.NULL}):
         raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
     is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
     return f"my_strict_date({value.sql})" if is_date else value.sql

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    MAX_CHARS,
     STRICT,
     align,
     choose,
@@ -254,6 +255,8 @@ def _case(node: nodes.Case, scope: Scope) -> Fragment:
             [compile_condition(condition, scope) for condition, _ in node.branches], values
         )
     operand = compile_expression(node.operand, scope)
+    if len(operand.sql) * len(node.branches) > MAX_CHARS:  # each branch has a copy of it
+        raise Mistake.STACK()
     others = [compile_expression(condition, scope) for condition, _ in node.branches]
     return choose([" = ".join(align([operand, other])) for other in others], values)
 
