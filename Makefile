@@ -18,8 +18,8 @@ DRIVERS := .venv-drivers
 TRAINERS := .venv-trainers
 QUANTIZE := .venv-quantize
 PYTEST_ARGS ?=
-# Two files at once, and three where tests wait for processes that start and for limits of time.
-PYTEST := env OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -ra -n 2 --dist loadfile
+# Three files at once on two cores: tests wait for processes that start, and for limits of time.
+PYTEST := env OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -ra -n 3 --dist loadfile
 FOUR_BITS := tests/launch/test_four_bits.py
 # Ray's workers have the lowest priority otherwise, and starve beside the other file.
 export RAY_worker_niceness := 0
@@ -42,7 +42,7 @@ test: $(DEV) $(VLLM) ## Runs what each commit must pass, in about ten minutes (P
 	.ci/with_servers $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, commands, documentation, environments
-	.ci/with_servers $(PYTEST) -n 3 --no-loadscope-reorder -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) --no-loadscope-reorder -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
 
 test-long: $(DEV) $(VLLM) ## Runs the longest of the slow tests, which CI leaves out: before a release
 	.ci/with_servers $(PYTEST) -m long tests tests/attacks $(PYTEST_ARGS)
@@ -51,14 +51,14 @@ test-four-bits: $(DEV) $(VLLM) $(QUANTIZE)/.installed ## Runs the tests of bases
 	PYTHONPATH=$(QUANTIZE) $(PYTEST) -n 0 $(FOUR_BITS) $(PYTEST_ARGS)
 
 test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, where limits and seconds are tested
-	.ci/with_servers $(PYTEST) -n 3 -m "slow and not long" $(SANDBOXES) $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -m "slow and not long" $(SANDBOXES) $(PYTEST_ARGS)
 
 test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, full disks, damaged files
-	$(PYTEST) --dist load -m "not long" tests/chaos $(LOST_NODES) $(PYTEST_ARGS)
+	$(PYTEST) -n 2 --dist load -m "not long" tests/chaos $(LOST_NODES) $(PYTEST_ARGS)
 
 # Shells beside databases: an attack is charged with what its own process and those below it take.
 test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks
-	.ci/with_servers $(PYTEST) -m "not long" tests/attacks $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -n 2 -m "not long" tests/attacks $(PYTEST_ARGS)
 
 test-rest: test-four-bits test-slow test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
 
