@@ -283,6 +283,7 @@ def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny
     assert summary["comparisons"]["base"]["num_pairs"] == 4
 
 
+@pytest.mark.slow
 def test_examples_in_the_prompt_are_no_evaluated_tasks_again(tiny, tmp_path, capsys, caplog):
     text = TINY.replace('split = "train"', "").replace(', env_kwargs = {split = "test"}', "")
     tiny.write_text(text.replace("num_digits = 1", "num_digits = 9"), encoding="utf-8")
@@ -380,6 +381,7 @@ def test_a_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
     assert "give another --output" in error
 
 
+@pytest.mark.slow
 def test_a_study_that_was_refused_binds_nobody(tiny, tmp_path, capsys):
     words = [str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")]
     assert main([*words, 'lora.target_modules=["nowhere"]']) == 2

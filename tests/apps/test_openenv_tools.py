@@ -228,6 +228,7 @@ def test_a_session_that_a_request_opened_is_one_connections_at_a_time():
         wait_until(lambda: num_sessions(client) == 0 and not served.live)
 
 
+@pytest.mark.slow
 def test_sessions_of_requests_have_places_and_end_when_nothing_comes():
     served = serve(DB_BENCH, max_turns=20)
     with client_of(served, max_sessions=2, idle_s=2.0) as client:

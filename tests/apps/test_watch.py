@@ -80,6 +80,7 @@ def test_on_a_terminal_a_run_that_has_ended_is_played_again_in_seconds(run_dir, 
     assert "\x1b]0;injected" not in terminal.raw and "\x1b[2J" not in terminal.raw
 
 
+@pytest.mark.slow
 def test_a_run_is_played_again(run_dir, open_terminal):
     terminal = open_terminal("watch", run_dir, "--replay", 2)  # slow enough to draw each
     start_s = time.monotonic()

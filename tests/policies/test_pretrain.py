@@ -306,6 +306,7 @@ def test_many_batches_made_by_a_process_are_those_of_this_one():
     assert active_children() == []
 
 
+@pytest.mark.slow
 def test_who_has_enough_batches_leaves_no_process():
     with open_batches(make_settings(num_steps=100), make_chat()) as make:
         make(0, 0)
@@ -313,6 +314,7 @@ def test_who_has_enough_batches_leaves_no_process():
     assert active_children() == []
 
 
+@pytest.mark.slow
 def test_a_process_of_batches_that_was_ended_is_one_message():
     with (
         pytest.raises(EnvFault, match="was ended"),
@@ -325,6 +327,7 @@ def test_a_process_of_batches_that_was_ended_is_one_message():
             make(step, 0)
 
 
+@pytest.mark.slow
 def test_an_error_in_the_process_of_batches_is_its_own():
     environment = EnvironmentSettings(kwargs={"num_digits": -1})
     settings = make_settings(num_steps=100, environment=environment)
