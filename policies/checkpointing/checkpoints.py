@@ -15,6 +15,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,14 @@ def prune_checkpoints(folder: Path, num_kept: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def is_same_checkpoint(path: Path, other: Path) -> bool:
+    """Whether two folders are checkpoints with the same files, as their manifests say."""
+    manifests = (path / MANIFEST_FILE, other / MANIFEST_FILE)
+    if not all(manifest.is_file() for manifest in manifests):
+        return False
+    return manifests[0].read_bytes() == manifests[1].read_bytes()
+
+
 def set_aside_newer(folder: Path, iteration: int) -> None:
     """Renames the checkpoints after an iteration to `abandoned-…`: the run resumes without them.
 
@@ -194,11 +203,7 @@ def set_aside_newer(folder: Path, iteration: int) -> None:
             except OSError as error:
                 raise CheckpointError(f"cannot set {str(path)!r} aside: {error}") from error
             logger.warning("%s: set aside as %s", path.name, aside.name)
-    best = read_best(folder)
-    if best is None:
-        forget_best(folder)
-    else:
-        _link(folder, best.checkpoint)
+    mend_best(folder)
 
 
 @dataclass(frozen=True)
@@ -240,21 +245,40 @@ def name_best(checkpoint: Path, success_rate: float) -> None:
 
 
 def _link(folder: Path, name: str) -> None:
-    """Links `best` where the file system has links.
-
-    A folder of that name, as in a copied run, may hold another checkpoint: it is set aside.
-    """
-    link, new, aside = folder / BEST, folder / f".new-{BEST}", folder / f"abandoned-{BEST}"
+    """Links `best`; a file system without links goes without one."""
+    new = folder / f".new-{BEST}"
     try:
-        if link.is_dir() and not link.is_symlink():
-            shutil.rmtree(aside, ignore_errors=True)
-            link.rename(aside)
-            logger.warning("%s: set aside as %s", link, aside.name)
+        _set_copy_aside(folder)
         new.unlink(missing_ok=True)
         new.symlink_to(name)
-        new.replace(link)
+        new.replace(folder / BEST)
     except OSError as error:
-        logger.warning("%s is no link to %s (%s)", link, name, error.strerror)
+        logger.warning("%s: no link to %s (%s)", folder / BEST, name, error.strerror)
+
+
+def _set_copy_aside(folder: Path) -> None:
+    """Renames a real folder that has the link's name, as a copy that followed links has it.
+
+    It is kept, for it need not be a copy of what is there. Raises: OSError.
+    """
+    link = folder / BEST
+    if link.is_dir() and not link.is_symlink():
+        names = (folder / f"abandoned-{BEST}-{number}" for number in count(1))
+        aside = next(path for path in names if not path.exists())
+        link.rename(aside)
+        logger.warning("%s was a folder and no link: set aside as %s", link, aside.name)
+
+
+def mend_best(folder: Path) -> None:
+    """Takes the name away where the checkpoint that had it is gone, and mends a link.
+
+    A killed run may have left the link at what was the best before. Raises: CheckpointError.
+    """
+    best, link = read_best(folder), folder / BEST
+    if best is None:
+        forget_best(folder)
+    elif not link.is_symlink() or link.readlink().name != best.checkpoint:
+        _link(folder, best.checkpoint)
 
 
 def forget_best(folder: Path) -> None:
@@ -264,5 +288,6 @@ def forget_best(folder: Path) -> None:
         (folder / _BEST_FILE).unlink(missing_ok=True)
         if link.is_symlink():
             link.unlink()
+        _set_copy_aside(folder)
     except OSError as error:
-        raise CheckpointError(f"cannot delete {str(link)!r}: {error.strerror}") from error
+        raise CheckpointError(f"cannot take {str(link)!r} away: {error.strerror}") from error

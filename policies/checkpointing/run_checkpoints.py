@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from agentpeft.policies.checkpointing.checkpoints import (
+    BEST,
     STATE_FILE,
     WANDB_ID_FILE,
     checkpoint_path,
     forget_best,
+    is_same_checkpoint,
     name_best,
     prune_checkpoints,
     read_best,
@@ -207,10 +209,14 @@ class RunCheckpoints:
         Raises: CheckpointError.
         """
         self.seen, self.history = checkpoint.seen, checkpoint.history
-        iteration, self.newest = checkpoint.state["iteration"], checkpoint.source
-        named = checkpoint_path(self._folder, iteration)
-        is_named = named.resolve() == checkpoint.source.resolve()  # else a copy, or another run's
-        self._saved_iteration = iteration if is_named else None
+        source, iteration = checkpoint.source, checkpoint.state["iteration"]
+        named, best = checkpoint_path(self._folder, iteration), self._folder / BEST
+        is_copy = source.resolve() == best.resolve() and not best.is_symlink()
+        if is_copy and not named.exists():  # the best was copied alone, its link followed
+            source = best.rename(named)
+        is_saved = is_same_checkpoint(named, source)
+        self.newest = named if is_saved else source
+        self._saved_iteration = iteration if is_saved else None
         if checkpoint.is_own:
             set_aside_newer(self._folder, iteration)
             cut_logs(self._run_dir, checkpoint.state["logs"])

@@ -1,6 +1,7 @@
 """The best checkpoint by evaluation has a name, outlives newer ones, and is taken by commands."""
 
 import json
+import shutil
 import tomllib
 from contextlib import ExitStack
 
@@ -155,15 +156,42 @@ def test_a_file_that_names_nothing_is_said_and_a_best_that_is_gone_is_none(tmp_p
             read_best(tmp_path)
 
 
-def test_a_folder_named_best_as_of_a_copied_run_is_set_aside(tmp_path, caplog):
-    for name in ("checkpoint-000001", "best", "abandoned-best"):
+@pytest.mark.slow
+def test_a_copy_without_links_goes_on_from_its_best_which_is_a_link_again(train, tmp_path, capsys):
+    run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy)
+    folder = copy / "checkpoints"
+    assert (folder / "best").is_dir() and not (folder / "best").is_symlink()
+    words = ("--resume", str(folder / "best"), "training.num_iterations=3")
+    train([0.5, 0.5], *words)
+    assert names(copy) == ["checkpoint-000002", "checkpoint-000003"]
+    assert (folder / "abandoned-checkpoint-000005").is_dir()
+    assert (folder / "best").readlink().name == "checkpoint-000002"
+    assert (folder / "abandoned-best-1/manifest.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_best_that_was_copied_alone_gets_the_name_of_its_iteration(train, tmp_path):
+    run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy, ignore=shutil.ignore_patterns("checkpoint-*", "best.json"))
+    folder = copy / "checkpoints"
+    train([0.5], "--resume", str(folder / "best"), "training.num_iterations=2")
+    assert names(copy) == ["checkpoint-000002"]
+    assert (folder / "best").readlink().name == "checkpoint-000002"
+
+
+def test_folders_named_best_as_of_copied_runs_are_set_aside_and_kept(tmp_path, caplog):
+    for name in ("checkpoint-000001", "best", "abandoned-best-1"):
         (tmp_path / name).mkdir()
     (tmp_path / "best" / "adapter").touch()
     name_best(tmp_path / "checkpoint-000001", 0.5)
     assert read_best(tmp_path) == BestCheckpoint("checkpoint-000001", 0.5)
     assert (tmp_path / "best").resolve() == tmp_path / "checkpoint-000001"
-    assert [path.name for path in (tmp_path / "abandoned-best").iterdir()] == ["adapter"]
-    assert f"{tmp_path / 'best'}: set aside as abandoned-best" in caplog.text
+    assert [path.name for path in (tmp_path / "abandoned-best-2").iterdir()] == ["adapter"]
+    assert (tmp_path / "abandoned-best-1").is_dir()
+    assert f"{tmp_path / 'best'} was a folder and no link: set aside as" in caplog.text
 
 
 @pytest.fixture
