@@ -41,8 +41,9 @@ class LearnerHook:
         self,
         groups: Sequence[EpisodeGroup],  # noqa: ARG002
         samples: Sequence[Sample],  # noqa: ARG002
+        version: int,  # noqa: ARG002
     ) -> dict[str, float]:
-        """Returns the option's metrics; the groups are as they were played."""
+        """Returns the option's metrics; the groups are as played, the version the one before."""
         return {}
 
 

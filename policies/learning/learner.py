@@ -167,7 +167,7 @@ class Learner:
         if self._critic is not None:
             metrics |= self._critic.compute_metrics(samples)
         for hook in self._hooks:
-            metrics |= hook.end_update(groups, samples)
+            metrics |= hook.end_update(groups, samples, self.version)
         num_retries = self._runner.size.end_update()
         num_retries += sum(hook.num_oom_retries for hook in self._hooks)
         by_learner = self.peers.gather(num_retries)

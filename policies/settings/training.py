@@ -17,9 +17,8 @@ AlgorithmName = Literal[
 ]
 CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
-
-
 CLIP = (0.2, 0.2)
+"""ε of the clipped ratio below and above, of algorithms that have no other."""
 
 
 @dataclass(frozen=True)

@@ -12,25 +12,18 @@ from agentpeft.policies.messages import EpisodeGroup
 class AdapterLag(LearnerHook):
     """Measures the lag of each sampled token, in versions: mean and most."""
 
-    def __init__(self) -> None:
-        self._version = 0
-
-    def choose_groups(self, groups: Sequence[EpisodeGroup], version: int) -> list[EpisodeGroup]:
-        """Takes note of the version that learns."""
-        self._version = version
-        return list(groups)
-
     def end_update(
         self,
         groups: Sequence[EpisodeGroup],
         samples: Sequence[Sample],  # noqa: ARG002
+        version: int,
     ) -> dict[str, float]:
         """Returns the lag over all episodes that were played."""
         lags = [np.zeros(0)]
         for group in groups:
             for t in group.trajectories:
                 versions = group.adapter_version if t.token_versions is None else t.token_versions
-                behind = self._version - np.broadcast_to(versions, t.loss_mask.shape)
+                behind = version - np.broadcast_to(versions, t.loss_mask.shape)
                 lags.append(behind[t.loss_mask])
         every = np.concatenate(lags)
         mean, most = (float(every.mean()), float(every.max())) if len(every) else (0.0, 0.0)

@@ -52,6 +52,7 @@ class Distillation(LearnerHook):
         self,
         groups: Sequence[EpisodeGroup],  # noqa: ARG002
         samples: Sequence[Sample],
+        version: int,  # noqa: ARG002
     ) -> dict[str, float]:
         """Returns the estimated reverse KL per sampled token, before the update."""
         if isinstance(self._teacher, ModelRunner):
