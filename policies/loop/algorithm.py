@@ -327,10 +327,12 @@ class Algorithm:
 
 def _make_caller(settings: Settings, callbacks: "Callbacks | None") -> "CallbackCaller | None":
     """Returns what calls the given callbacks, or else those that the settings name."""
-    if callbacks is None and settings.callbacks is None:
-        return None
-    from agentpeft.policies.loop.callbacks import CallbackCaller, find_class, make_callbacks
-
     if callbacks is None and settings.callbacks is not None:
+        from agentpeft.policies.loop.callbacks import find_class, make_callbacks
+
         callbacks = make_callbacks(find_class(settings.callbacks))
-    return None if callbacks is None else CallbackCaller(callbacks)
+    if callbacks is None:
+        return None
+    from agentpeft.policies.loop.callbacks import CallbackCaller
+
+    return CallbackCaller(callbacks)

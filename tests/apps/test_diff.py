@@ -67,6 +67,16 @@ def test_of_other_seeds_the_first_episode_is_told(train, capsys):
     assert "the first episode that differs: iteration 1, group 0, sample 0" in lines
     assert any(line.startswith("  message 1, B: user: ") for line in lines)
     assert "not both are deterministic" in lines[-1]
+    for run, lacking in ((one, 0), (other, 2)):  # episodes that were deleted during a run
+        path = run / "sessions" / "train.jsonl"
+        kept = [
+            line
+            for line in path.read_text().splitlines(keepends=True)
+            if json.loads(line)["iteration"] >= lacking
+        ]
+        path.write_text("".join(kept))
+    assert main(["diff", str(one), str(other)]) == 0
+    assert "the first episode that differs: iteration 3, group" in capsys.readouterr().out
 
 
 def test_only_what_both_have_is_compared_and_times_are_not():
