@@ -28,8 +28,7 @@ from ray.cluster_utils import Cluster
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 RUNNERS = ("env_runners.num_env_runners=3", "num_cpus_per_process=1")
-LEARNERS = ("learners.num_threads=1",)
-SHARED = ("deterministic=true", "env_runners.num_threads=1", "output.tensorboard=false")
+SHARED = ("deterministic=true", "num_threads=1", "output.loggers=['episodes']")
 CHECKS = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 1000,
@@ -161,7 +160,7 @@ def main() -> None:
     options = parser.parse_args()
     given = dict(word.split("=", 1) for word in options.overrides)
     total = int(given.setdefault("training.num_iterations", "40"))
-    words = [options.config, *SHARED, *LEARNERS, *(f"{n}={v}" for n, v in given.items())]
+    words = [options.config, *SHARED, *(f"{n}={v}" for n, v in given.items())]
     os.environ["RAY_AUTH_MODE"] = "disabled"
     with TemporaryDirectory() as name:
         folder, hidden = Path(name), Path(name) / "driver"

@@ -91,7 +91,7 @@ def measure(
         return {"pass_at_8": by_skill, "sampled": found["metrics"]["success_rate"]}
     if kind == "control":
         words += ["training.shuffle_rewards=true"]
-    output = run("train", *words, f"output.dir={folder}", "output.tensorboard=false")
+    output = run("train", *words, f"output.dir={folder}", "output.loggers=['episodes']")
     summary = json.loads(output.splitlines()[-1])
     run_dir = (ROOT / summary["adapter"]).parents[2]  # above checkpoints/checkpoint-N/adapter
     rows = [row for row in read_metrics(run_dir) if row.get("eval/success_rate") is not None]

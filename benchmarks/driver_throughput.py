@@ -254,7 +254,7 @@ def model_folder() -> str:
     from agentpeft.policies.models.tiny import make_tiny_config, train_tokenizer
     from agentpeft.policies.settings.config import TinySettings
 
-    folder, tiny = tempfile.mkdtemp(), TinySettings(max_context_tokens=MAX_TOKENS)
+    folder, tiny = tempfile.mkdtemp(), TinySettings()
     train_tokenizer(TEXT.prompts, tiny).save_pretrained(folder)
     make_tiny_config(tiny).save_pretrained(folder)
     return folder

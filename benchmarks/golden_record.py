@@ -28,16 +28,16 @@ HERE = Path(__file__).resolve().parents[1]
 COMMON = """
 deterministic = true
 seed = 7
-tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64, vocab_size = 512}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2, vocab_size = 512}
 lora = {rank = 4, alpha = 8.0}
-learners = {num_threads = 1}
-output = {tensorboard = false, checkpoint_interval = 2}
+output = {loggers = ["episodes"], checkpoint_interval = 2}
 """
 RUNS = {
     "arithmetic_grpo": """
 experiment = "arithmetic_grpo"
 warm_start = {num_steps = 60, batch_size = 16, lr = 1e-2}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 8}
+env_runners = {num_env_runners = 0, max_new_tokens = 8}
 training = {num_iterations = 4, num_groups = 8, group_size = 4, num_epochs = 2, lr = 1e-2}
 evaluation = {num_tasks = 40, interval = 2}
 
@@ -51,7 +51,6 @@ evaluation = {num_tasks = 16, interval = 2, env_kwargs = {split = "test"}}
 
 [env_runners]
 num_env_runners = 2
-num_threads = 1
 max_new_tokens = 64
 
 [training]
@@ -80,7 +79,7 @@ reward = "exact_match"
     "os_interaction_warm": """
 experiment = "os_interaction_warm"
 warm_start = {num_steps = 60, batch_size = 8, lr = 1e-2, env_kwargs = {oracle_lapses = 0.5}}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 48}
+env_runners = {num_env_runners = 0, max_new_tokens = 48}
 training = {num_iterations = 3, num_groups = 6, group_size = 4, lr = 5e-3}
 curriculum = {sampling = "frontier"}
 evaluation = {num_tasks = 12, interval = 2, env_kwargs = {split = "test"}}

@@ -13,7 +13,7 @@ the machine, goes on where it was. Weights are random.
                              dense product in bfloat16, measured beside it), bytes a token of the
                              micro-batch at the most. As many layers as fit; then scaled to all.
                              Of 0.5b also with micro-batches of four times the tokens
-    layouts                  the same at 0.5b with prompts shared, whole sequences packed, padded
+    layouts                  the same at 0.5b with prompts shared, and whole sequences padded
                              rows, and by TRL's loss, in micro-batches of both sizes
     gradients                what the layouts' gradients in float32 and bfloat16, four layers of
                              0.5b, are off by, over those of padded rows in float32 (as norms)
@@ -125,7 +125,7 @@ def layout_figures(bench: Bench) -> Iterator[Figure]:
     shape = bench.shapes["0.5b"]
     large = replace(bench, max_tokens=4 * bench.max_tokens)
     for each, size in ((large, f" {large.max_tokens} tokens"), (bench, "")):
-        for layout in ("shared", "packed", "padded"):
+        for layout in ("shared", "padded"):
             yield f"layouts {layout}{size}", partial(measure_learner, each, shape, layout)
         yield f"layouts trl{size}", partial(measure_trl, each, shape)
 
@@ -136,7 +136,6 @@ def measure_learner(bench: Bench, shape: Shape, layout: str = "shared") -> Value
     model = make_model(shape, bench.device, num_layers=num_layers, is_padded=layout == "padded")
     settings = make_settings(
         bench.max_tokens,
-        shares_prompts=layout == "shared",
         is_checkpointed=shape.is_checkpointed,
     )
     learner = Learner(settings, make_policy(model, shape.is_checkpointed))
@@ -196,7 +195,7 @@ def measure_trl(bench: Bench, shape: Shape) -> Values:
 def gradient_figures(bench: Bench) -> Iterator[Figure]:
     """Yields the layouts' errors, in both types."""
     for dtype in (torch.float32, torch.bfloat16):
-        for layout in ("shared", "packed", "padded"):
+        for layout in ("shared", "padded"):
             name = f"gradients {layout} {str(dtype).removeprefix('torch.')}"
             yield name, partial(measure_gradients, bench, layout, dtype)
 
@@ -217,7 +216,6 @@ def compute_gradients(bench: Bench, layout: str, dtype: torch.dtype) -> torch.Te
     policy.load_weights(random_weights({n: w.shape for n, w in policy.adapter_weights().items()}))
     settings = make_settings(
         bench.max_tokens,
-        shares_prompts=layout == "shared",
         computes_in_bfloat16=dtype == torch.bfloat16,
         max_grad_norm=1e9,
     )

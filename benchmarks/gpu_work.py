@@ -153,7 +153,6 @@ def make_policy(model: PreTrainedModel, is_checkpointed: bool = False) -> Policy
 def make_settings(
     max_tokens: int,
     *,
-    shares_prompts: bool = True,
     is_checkpointed: bool = False,
     computes_in_bfloat16: bool = True,
     max_grad_norm: float = 1.0,
@@ -165,7 +164,6 @@ def make_settings(
         learners=LearnerSettings(
             autocast="bfloat16" if computes_in_bfloat16 else "off",
             gradient_checkpointing=is_checkpointed,
-            share_prompts=shares_prompts,
             max_tokens_per_micro_batch=max_tokens,
         ),
     )

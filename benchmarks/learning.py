@@ -6,8 +6,8 @@
         --variant distill training.algorithm=distill training.teacher=outputs/…/adapter
     python benchmarks/learning.py db_bench --vary curriculum.sampling=uniform,frontier \
         --threshold 0.8 evaluation.interval=5
-    python benchmarks/learning.py arithmetic_mul --vary training.max_resampled_groups=0,128 \
-        --threshold 0.8 training.dynamic_sampling=true evaluation.interval=5
+    python benchmarks/learning.py arithmetic_mul --vary training.dynamic_sampling=true,128 \
+        --threshold 0.8 evaluation.interval=5
 
 Runs `launch/train.py` whole, once per seed and variant (their warm starts are made by the seed too
 and are cached), one after the other. Prints one JSON line: per variant the success rates before,
@@ -87,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace, variant: list[str], seed: int, folder: Path) -> Run:
     """Runs the training command once."""
     command = [sys.executable, str(ROOT / "launch" / "train.py"), args.config, *args.settings]
-    command += [*variant, f"seed={seed}", f"output.dir={folder}", "output.tensorboard=false"]
+    command += [*variant, f"seed={seed}", f"output.dir={folder}", "output.loggers=['episodes']"]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")

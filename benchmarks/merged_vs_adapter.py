@@ -31,11 +31,11 @@ SERVINGS = ("fused", "native")
 def make_runner(args: argparse.Namespace, serving: str) -> EnvRunner:
     """Returns a runner that serves an adapter of all linear layers, whose B is not zero."""
     settings = Settings(
+        num_threads=1,
         environment={"kwargs": {"num_digits": 3}},
         env_runners={
             "num_env_runners": 0,
             "serving": serving,
-            "num_threads": 1,
             "max_new_tokens": args.max_new_tokens,
         },
     )

@@ -48,6 +48,7 @@ class Ask:
 def make_settings(args: argparse.Namespace, serving: str) -> Settings:
     """Returns a run's settings."""
     return Settings(
+        num_threads=args.num_threads,
         environment={"kwargs": {"num_digits": 3}},
         lora={"rank": args.rank},
         env_runners={
@@ -55,7 +56,6 @@ def make_settings(args: argparse.Namespace, serving: str) -> Settings:
             "engine": "vllm",
             "serving": serving,
             "kv_cache_gib": args.kv_cache_gib,
-            "num_threads": args.num_threads,
             "max_concurrent_episodes": args.concurrency,
             "max_new_tokens": args.max_new_tokens,
         },

@@ -28,11 +28,10 @@ def make_settings(args: argparse.Namespace, num_learners: int) -> Settings:
     """Returns the service's settings, the rest being its defaults."""
     overrides = [
         f"tiny.hidden_size={args.hidden_size}",
-        f"tiny.intermediate_size={args.hidden_size * 8 // 3}",
         f"training.num_groups={args.num_groups}",
         "training.entropy_coeff=0.01",  # every episode counts, whatever its reward
         f"learners.num_learners={num_learners}",
-        "learners.num_threads=1",
+        "num_threads=1",  # each
     ]
     return Settings(**with_overrides({}, overrides))
 

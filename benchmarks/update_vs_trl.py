@@ -51,14 +51,13 @@ def make_settings(args: argparse.Namespace, model: str) -> Settings:
             "max_new_tokens": 8,
             "max_concurrent_episodes": 512,
             "num_env_runners": 2,
-            "num_threads": 1,
         },
         "training": {"num_groups": 64, "group_size": 8, "lr": args.lr},
         "evaluation": {"num_tasks": args.num_tests, "env_kwargs": {"split": "test"}},
-        "output": {"episodes": False, "tensorboard": False},
+        "output": {"loggers": []},
     }
     if model == "tiny":
-        overrides["tiny"] = {"hidden_size": 128, "num_heads": 4, "intermediate_size": 384}
+        overrides["tiny"] = {"hidden_size": 128}
         overrides["warm_start"] = {
             "num_steps": args.warm_start,
             "target_success": args.start,

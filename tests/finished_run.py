@@ -8,14 +8,14 @@ from agentpeft.policies.models.tiny_cache import load_tiny
 
 SETTINGS = """
 experiment = "finished"
-tiny = {hidden_size = 32, num_layers = 1, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 1}
 lora = {rank = 4, alpha = 8.0}
 warm_start = {num_steps = 60, batch_size = 16, lr = 1e-2}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 3, num_groups = 4, group_size = 4, lr = 1e-2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 6, interval = 1}
-output = {tensorboard = false}
+output = {loggers = ["episodes"]}
 
 [environment]
 kwargs = {num_digits = 1, max_turns = 3, invalid_ends = false, reward = {length_cost = 0.1}}

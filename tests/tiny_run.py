@@ -15,19 +15,17 @@ TINY = """
 experiment = "tiny"
 deterministic = true
 environment = {kwargs = {num_digits = 1, prompt = "compact"}}
-tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2}
 lora = {rank = 4, alpha = 8.0}
 warm_start = {num_steps = 40, batch_size = 16, lr = 1e-2}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 2, num_groups = 4, group_size = 2, lr = 1e-2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 20}
-output = {tensorboard = false}
+output = {loggers = ["episodes"]}
 """
 
-ANOTHER_MODEL = tuple(
-    f"tiny.{name}=" for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size")
-)
+ANOTHER_MODEL = ("tiny.hidden_size=", "tiny.num_layers=")
 """What a command says beside `model.name`: the built-in model's shape is not for another."""
 
 

@@ -194,12 +194,12 @@ class _Trial:
         self._position += num_groups
         group_size = settings.training.group_size if settings.is_rl else 1
         requests = [GroupRequest(first + index, group_size) for index in range(num_groups)]
-        set_num_threads(settings.env_runners.num_threads)
+        set_num_threads(settings.threads_per_env_runner)
         _, delivery_s = _time(lambda: self._runner.load_adapter(self._learner.pack()[0]))
         played, sampling_s = _time(lambda: self._runner.sample(requests)[0])
         lessons = played if settings.is_rl else self._imitated(first, num_groups)
         lessons = [_with_spread(group) for group in lessons]
-        set_num_threads(settings.learners.num_threads)
+        set_num_threads(settings.threads_per_learner)
         _, learning_s = _time(lambda: self._learner.learner.update(lessons))
         episodes = [episode for group in played for episode in group.trajectories]
         learnt = [episode for group in lessons for episode in group.trajectories]

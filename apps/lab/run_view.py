@@ -182,7 +182,7 @@ def _episodes(run: RunSnapshot) -> Iterator[RenderableType]:
             no_wrap=True,
         )
     if not run.episodes:
-        yield Text("none yet (output.episodes keeps them)", "dim")
+        yield Text("none yet (output.loggers keeps them with episodes)", "dim")
 
 
 def _told(row: Row) -> str:

@@ -11,9 +11,9 @@ Kind = Literal[
 NUM_EXAMPLES = 4
 """Successes in the prompt of the method `in_context`."""
 _UNREAD_BY_SFT = (
-    *("training.clip_range", "training.clip_range_high", "training.dynamic_sampling"),
+    *("training.clip_range", "training.dynamic_sampling"),
     *("training.entropy_coeff", "training.group_size", "training.importance_cap"),
-    *("training.kl_coeff", "training.max_resampled_groups", "curriculum.sampling"),
+    *("training.kl_coeff", "curriculum.sampling"),
 )
 _SFT = ("training.algorithm=sft", *(f"{name}=" for name in _UNREAD_BY_SFT))
 """Supervised steps; what they do not read is left at its default."""

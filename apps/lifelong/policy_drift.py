@@ -29,7 +29,7 @@ def measure_drift(settings: Settings, previous: Contestant, now: Contestant, pat
     over these tokens. It is kept in the file `path`, and read from it if it is there.
     """
     if not path.is_file():
-        torch.set_num_threads(settings.env_runners.num_threads)
+        torch.set_num_threads(settings.threads_per_env_runner)
         episodes = _play(settings, previous)
         divergences = _compare(settings, previous, now, episodes)
         path.parent.mkdir(parents=True, exist_ok=True)

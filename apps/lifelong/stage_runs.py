@@ -55,7 +55,7 @@ def make_run_settings(
     values |= {"experiment": name, "tiny": {}, "warm_start": {}}
     values["model"] |= {"name": str(base), "adapter": None if adapter is None else str(adapter)}
     values["evaluation"] |= {"num_tasks": 0, "interval": 0}
-    values["output"] |= {"dir": OutputSettings().dir, "episodes": False, "tensorboard": False}
+    values["output"] |= {"dir": OutputSettings().dir, "loggers": []}
     return Settings(**with_overrides(values, overrides))
 
 

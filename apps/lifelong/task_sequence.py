@@ -106,7 +106,7 @@ def read_sequence(
     if settings.evaluation.num_tasks == 0:
         raise SettingsError("evaluation.num_tasks must be above 0: stages are compared by them")
     if not settings.lora.use_lora:
-        raise SettingsError("the stages of a sequence are adapters: lora.use_lora must be true")
+        raise SettingsError("the stages of a sequence are adapters: lora.rank must be >= 1")
     if settings.curriculum.sampling != "uniform" or settings.training.dynamic_sampling:
         raise SettingsError(
             "the shares of replayed and joint stages would not hold: curriculum.sampling must be "

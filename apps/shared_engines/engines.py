@@ -62,7 +62,7 @@ def engines(
     settings = read_start(configs, [*overrides, "env_runners.engine=vllm"]).settings
     settings = with_task_files(settings)
     if not settings.lora.use_lora:
-        raise SettingsError("lora.use_lora is false: only adapters are served side by side")
+        raise SettingsError("lora.rank is 0: only adapters are served side by side")
     signals = StopSignals()
     try:
         with signals.handle(), ray_session(address, Path(settings.output.dir)):

@@ -77,7 +77,7 @@ class SharedEngines:
             "namespace": _NAMESPACE + name,
             "max_concurrency": _MAX_CALLS,
             "max_restarts": -1,
-            "runtime_env": {"env_vars": process_variables(own.num_threads)},
+            "runtime_env": {"env_vars": process_variables(settings.threads_per_env_runner)},
         }
         host, numbers = ray.remote(EngineHost), range(max(own.num_env_runners, 1))
         self._hosts: list[Any] = [

@@ -224,7 +224,7 @@ def base_name(folder: Path, settings: Settings) -> str:
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
     sizes = [(file.name, file.stat().st_size) for file in files]
     known = (folder / "config.json").read_bytes() + repr(sizes).encode()
-    bits = " in 4 bits" if settings.model.load_in_4bit else ""
+    bits = " in 4 bits" if settings.model.is_in_4_bits else ""
     return f"{folder.name} ({hashlib.sha256(known).hexdigest()[:8]}){bits}"
 
 

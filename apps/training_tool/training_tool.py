@@ -216,7 +216,7 @@ def _to_settings(request: ToolRequest) -> Settings:
         "experiment": _EXPERIMENT,
         "environment": {"id": request.environment, "kwargs": own if is_training else {}},
         "model": {"name": model},
-        "lora": {"use_lora": request.use_lora, **_shape(model)},
+        "lora": _shape(model) if request.use_lora else {"rank": 0},
         "env_runners": {"num_env_runners": 0},
         "training": {"algorithm": request.algorithm, **training},
         "evaluation": {"num_tasks": num_tasks, "env_kwargs": held_out if is_training else own},

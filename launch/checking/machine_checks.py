@@ -69,8 +69,8 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
     runners = settings.env_runners
     asked = {
         "vllm": runners.engine == "vllm" and runners.shared_engines is None,
-        "quantize": settings.model.load_in_4bit,
-        "wandb": settings.output.wandb != "off",
+        "quantize": settings.model.is_in_4_bits,
+        "wandb": "wandb" in settings.output.loggers,
     }
     extras = ["train", *(extra for extra, is_asked in asked.items() if is_asked)]
     try:

@@ -32,9 +32,8 @@ def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Setting
     find_faults(Machine(settings, output=output, address=address))
     settings = with_task_files(settings)
     try_environments(settings)
-    for chats in (settings.warm_start.chats, settings.training.chats) if is_new else ():
-        if chats is not None:
-            read_chats(chats)
+    if settings.training.chats is not None and is_new:
+        read_chats(settings.training.chats)
     return settings
 
 

@@ -56,7 +56,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
         other = read_model_config(settings.with_model(name=teacher, adapter=None))
         num_teacher, num_gathered_teacher = _count_held(*_count_weights(other), settings)
     parts = {
-        "base_weights": num_held * (0.55 if settings.model.load_in_4bit else size),
+        "base_weights": num_held * (0.55 if settings.model.is_in_4_bits else size),
         "gathered": max(num_gathered, num_gathered_teacher) * size,
         "float32_base": num_base * (4.0 - size) * (not settings.lora.use_lora),
         "teacher": num_teacher * size,
@@ -81,7 +81,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
         mib["kv_cache"] /= num_parts
     # Where the transformers engine fuses, it keeps an untouched copy; vLLM's is in the files
     is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
-    served = num_base * (runner_dtype.itemsize if settings.model.load_in_4bit else size) / _MIB
+    served = num_base * (runner_dtype.itemsize if settings.model.is_in_4_bits else size) / _MIB
     num_copies = (2 if is_copied else 1) - (1 if _is_base_shared(settings, *devices) else 0)
     weights = num_copies * served / num_parts
     if settings.env_runners.shared_engines is not None:  # both are the engines'
@@ -97,7 +97,7 @@ def _is_base_shared(
     """Returns whether the engine has the learner's own copy of the frozen base."""
     is_one_process = settings.env_runners.num_env_runners == 0
     is_here = settings.env_runners.engine == "transformers" and learner_device == runner_device
-    is_frozen = settings.lora.use_lora and not settings.model.load_in_4bit
+    is_frozen = settings.lora.use_lora and not settings.model.is_in_4_bits
     return is_one_process and is_here and is_frozen
 
 

@@ -34,13 +34,16 @@ def with_task_files(settings: Settings) -> Settings:
     for name, seed in _SEEDS.items():
         section = dict(settings)[name]
         key = "kwargs" if name == "environment" else "env_kwargs"
-        located = _locate(dict(section)[key], settings, seed)
+        kwargs = dict(section)[key]
+        if isinstance(kwargs, tuple):  # stages, which share the files of the first
+            located: object = (_locate(kwargs[0], settings, seed), *kwargs[1:])
+        else:
+            located = _locate(kwargs, settings, seed)
         changed[name] = section.model_copy(update={key: located})
-    for name in ("warm_start", "training"):
-        section = changed.get(name, dict(settings)[name])
-        if section.chats is not None and not section.chats.startswith(HUB_PREFIX):
-            chats = str(Path(section.chats).expanduser().absolute())
-            changed[name] = section.model_copy(update={"chats": chats})
+    chats = settings.training.chats
+    if chats is not None and not chats.startswith(HUB_PREFIX):
+        path = str(Path(chats).expanduser().absolute())
+        changed["training"] = settings.training.model_copy(update={"chats": path})
     stages = enumerate(settings.curriculum.stages, len(_SEEDS))
     located_stages = tuple(_locate(stage, settings, seed) for seed, stage in stages)
     changed["curriculum"] = settings.curriculum.model_copy(update={"stages": located_stages})

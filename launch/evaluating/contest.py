@@ -1,7 +1,6 @@
 """An evaluation: who plays, and every episode that is still to be played."""
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
@@ -21,7 +20,7 @@ from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.settings.config import EnvRunnerSettings, Settings
+from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
 _MAX_ROUND = 128
@@ -114,10 +113,10 @@ def evaluate(
         raise SettingsError("evaluation.num_tasks is 0: nothing to play")
     if methods.num_voters > 1 and settings.env_runners.temperature == 0:
         raise SettingsError("--votes of equal samples: env_runners.temperature is 0")
-    output_settings = settings.output.model_copy(update={"episodes": True})
+    output_settings = settings.output.model_copy(update={"loggers": ("episodes",)})
     settings = settings.model_copy(update={"output": output_settings})
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    torch.set_num_threads(count_threads(settings.env_runners))
+    torch.set_num_threads(settings.num_threads)  # of all runners: here one engine plays
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
     waiting = [contestant for contestant in contestants if files.missing(contestant)]
@@ -128,15 +127,6 @@ def evaluate(
         _play(settings, contestant, methods, files, examples)
         summary = files.write_results()
     return summary
-
-
-def count_threads(runners: EnvRunnerSettings) -> int:
-    """Returns the threads that all runners of a run have, as far as there are cores for them.
-
-    Here one engine plays it all.
-    """
-    per_runner = runners.num_threads
-    return max(per_runner, min(per_runner * runners.num_env_runners, os.cpu_count() or 1))
 
 
 @contextmanager

@@ -196,7 +196,8 @@ def _local(settings: Settings, contestant: Contestant, merged: Path) -> Player:
 
     name = contestant.target
     if contestant.kind == "merged":
-        whole = settings.with_model(name=name, adapter=None, load_in_4bit=False)
+        dtype = "auto" if settings.model.is_in_4_bits else settings.model.dtype
+        whole = settings.with_model(name=name, adapter=None, dtype=dtype)
         report = merge(whole, Path(name), merged)
         if not report["agrees"]:
             raise CheckpointError(f"{name} merged is not the same policy: {report}")

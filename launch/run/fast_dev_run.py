@@ -16,7 +16,7 @@ from agentpeft.policies.workers.learner_group import LearnerActor
 
 _NUM_ITERATIONS = 2
 _MAX_NEW_TOKENS = 8
-_HEAD_WIDTH = 8
+_WIDTH = 32
 _DRAWN = "train/has_drawn_rewards"
 
 
@@ -63,7 +63,7 @@ def shorten(settings: Settings) -> Settings:
         "num_steps": num_steps,
         "batch_size": min(warm_start.batch_size, 2),
         "target_success": None,
-        "stages": warm_start.stages[:2] if num_steps == 2 else (),
+        "env_kwargs": settings.warm_start.stages[:2] if num_steps == 2 else warm_start.stages[0],
         "promote_at": None,
     }
     values["env_runners"] |= {
@@ -79,7 +79,6 @@ def shorten(settings: Settings) -> Settings:
             "group_size": min(training.group_size, 2),
             "entropy_coeff": training.entropy_coeff or 0.01,
             "dynamic_sampling": False,
-            "max_resampled_groups": 0,
         }
     values["evaluation"] |= {
         "num_tasks": min(evaluation.num_tasks, 4),
@@ -88,10 +87,5 @@ def shorten(settings: Settings) -> Settings:
     }
     values["output"] |= {"checkpoint_interval": 1}
     if settings.is_tiny:
-        width = settings.tiny.num_heads * _HEAD_WIDTH
-        values["tiny"] |= {
-            "hidden_size": min(settings.tiny.hidden_size, width),
-            "num_layers": 1,
-            "intermediate_size": min(settings.tiny.intermediate_size, width),
-        }
+        values["tiny"] |= {"hidden_size": min(settings.tiny.hidden_size, _WIDTH), "num_layers": 1}
     return Settings(**values)

@@ -155,12 +155,12 @@ def open_writers(
             writers.append(writer)
 
         add(JsonlWriter(run_dir / METRICS_FILE))
-        if settings.output.tensorboard:
+        if "tensorboard" in settings.output.loggers:
             add(TensorBoardWriter(run_dir / "logs"))
-        if settings.output.wandb != "off":
+        if "wandb" in settings.output.loggers:
             from agentpeft.launch.run.wandb_writer import WandbWriter
 
-            add(WandbWriter(settings, run_dir, settings.output.wandb))
+            add(WandbWriter(settings, run_dir))
         if output.isatty():
             add(ProgressConsole(settings.training.num_iterations, output))
         else:

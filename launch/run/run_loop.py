@@ -142,7 +142,7 @@ class RunLoop:
 
 def _count_epoch_tasks(settings: Settings) -> int:
     """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
-    if settings.training.chats:
+    if settings.training.chats and not settings.is_rl:
         return len(read_chats(settings.training.chats))
     (stage,) = open_stages(settings)
     with closing(stage):

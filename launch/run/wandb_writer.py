@@ -1,10 +1,11 @@
 """Metrics and some of the episodes, for Weights & Biases."""
 
 import json
+import os
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 from agentpeft.envs import SettingsError
@@ -27,15 +28,13 @@ class WandbWriter:
     first.
     """
 
-    def __init__(
-        self, settings: Settings, run_dir: Path, mode: Literal["online", "offline"]
-    ) -> None:
+    def __init__(self, settings: Settings, run_dir: Path) -> None:
         """Raises: SettingsError where wandb is not installed, OSError."""
         try:
             import wandb
         except ImportError:
             raise SettingsError(
-                f"output.wandb = {mode!r} needs wandb: pip install 'agentpeft[wandb]'"
+                "output.loggers has 'wandb', which is not here: pip install 'agentpeft[wandb]'"
             ) from None
         self._episodes, self._make_table = SampleEpisodes(run_dir), wandb.Table
         self._run = wandb.init(
@@ -43,8 +42,7 @@ class WandbWriter:
             name=run_dir.name,
             dir=str(run_dir / "logs"),
             id=_find_wandb_id(run_dir),
-            resume="allow" if mode == "online" else None,
-            mode=mode,
+            resume=None if os.environ.get("WANDB_MODE") == "offline" else "allow",
             config=settings.model_dump(),
         )
 

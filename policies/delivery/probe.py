@@ -102,8 +102,7 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
-    asked = settings.fault_tolerance.max_probe_difference
-    limit = asked or choose_limit(logprobs, is_autocast or is_bfloat16)
+    limit = choose_limit(logprobs, is_autocast or is_bfloat16)
     return Probe(sequences, logprobs, policy.probed_base, limit)
 
 

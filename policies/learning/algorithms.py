@@ -68,17 +68,12 @@ ALGORITHMS: dict[AlgorithmName, AlgorithmSpec] = {
 def algorithm_of(training: TrainingSettings) -> AlgorithmSpec:
     """Returns the algorithm that the settings name, with their numbers or its defaults."""
     terms = training.terms
-    low, high = terms.clip or CLIP
-    if training.clip_range is not None:
-        low = high = training.clip_range
-    if training.clip_range_high is not None:
-        high = training.clip_range_high
     entropy = training.entropy_coeff
     return replace(
         ALGORITHMS[training.algorithm],
         normalization=terms.normalization,
         num_epochs=training.num_epochs or terms.num_epochs,
-        clip=losses.ClipRange(low, high),
+        clip=losses.ClipRange(*training.clip),
         entropy_coeff=terms.entropy_coeff if entropy is None else entropy,
         critic=training.critic or terms.critic,
         is_supervised=terms.is_supervised,

@@ -51,7 +51,8 @@ class Callbacks:
     ) -> None:
         """Takes each episode of a round, once the round has been learnt from, or evaluated.
 
-        `episode.messages` is empty where `output.episodes` is false. Algorithm `sft` plays none.
+        `episode.messages` is empty where `output.loggers` lacks `episodes`. Algorithm `sft` plays
+        none.
         """
 
     def on_iteration_end(self, algorithm: TrainedRun, metrics: dict[str, float]) -> None:

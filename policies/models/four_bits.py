@@ -69,8 +69,8 @@ def _need_quantizer() -> None:
     for package in ("bitsandbytes", "accelerate"):
         if find_spec(package) is None:
             raise SettingsError(
-                f"model.load_in_4bit needs {package}: pip install 'agentpeft[quantize]', or set "
-                "it to false"
+                f"model.dtype 'nf4' needs {package}: pip install 'agentpeft[quantize]', or set "
+                "another type"
             )
 
 

@@ -76,7 +76,7 @@ def load_served_base(settings: Settings, num_gpus: float = 0.0) -> PolicyBase:
     Raises: SettingsError.
     """
     base = load_base(settings, num_gpus, is_frozen=True)
-    if not settings.model.load_in_4bit:
+    if not settings.model.is_in_4_bits:
         return base
     dtype = choose_dtype(settings.model, choose_device(num_gpus))
     plain = base.model.dequantize(dtype)  # type: ignore[no-untyped-call]
@@ -94,8 +94,9 @@ def choose_device(num_gpus: float) -> torch.device:
 
 
 def choose_dtype(model: ModelSettings, device: torch.device) -> torch.dtype:
-    """Returns the type of the base's weights."""
-    is_bfloat16 = model.dtype == "bfloat16" or (model.dtype == "auto" and device.type == "cuda")
+    """Returns the type of the base's weights, or in 4 bits of what they stand for."""
+    is_open = model.dtype in ("auto", "nf4")
+    is_bfloat16 = model.dtype == "bfloat16" or (is_open and device.type == "cuda")
     return torch.bfloat16 if is_bfloat16 else torch.float32
 
 
@@ -151,7 +152,7 @@ def find_served_base(
     it, once on each machine. Raises: SettingsError.
     """
     folder, tokenizer = find_base(settings)
-    if not settings.model.load_in_4bit:
+    if not settings.model.is_in_4_bits:
         return folder, tokenizer
     from agentpeft.policies.models.four_bits import find_dequantized
 

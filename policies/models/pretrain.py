@@ -174,8 +174,8 @@ def _row(group: EpisodeGroup, max_tokens: int) -> tuple[Ids, Mask]:
     ids = np.concatenate([episode.prompt_ids, episode.token_ids])
     if len(ids) > max_tokens:
         raise SettingsError(
-            f"the oracle's episode of task {group.task_id!r} has {len(ids)} tokens: raise "
-            f"tiny.max_context_tokens (now {max_tokens})"
+            f"the oracle's episode of task {group.task_id!r} has {len(ids)} tokens, and the tiny "
+            f"model reads {max_tokens}: make the tasks shorter"
         )
     return ids, np.concatenate([np.zeros(len(episode.prompt_ids), np.bool_), episode.loss_mask])
 

@@ -89,7 +89,7 @@ def _load(
     is_frozen: bool,
 ) -> PolicyBase:
     options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
-    if model.load_in_4bit:
+    if model.is_in_4_bits:
         from agentpeft.policies.models.four_bits import make_four_bit_config
 
         options["quantization_config"] = make_four_bit_config(options["dtype"])
@@ -103,7 +103,7 @@ def _load(
         raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
     network: PreTrainedModel = loaded[0]
     _check_whole(name, network, loaded[1], tokenizer)
-    if model.load_in_4bit:
+    if model.is_in_4_bits:
         from agentpeft.policies.models.four_bits import keep_layout
 
         keep_layout(network)

@@ -20,7 +20,6 @@ from tokenizers import (
 )
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from agentpeft.envs import SettingsError
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import TinySettings
 
@@ -138,15 +137,7 @@ def make_tiny_config(tiny: TinySettings) -> LlamaConfig:
 
 
 def build_tiny(tiny: TinySettings, corpus: Iterable[str], seed: int = 0) -> PolicyBase:
-    """Returns the untrained model; the same arguments give the same weights and tokens.
-
-    Raises: SettingsError on a hidden size that the heads do not divide evenly.
-    """
-    if tiny.hidden_size % (2 * tiny.num_heads):
-        raise SettingsError(
-            f"tiny.hidden_size must be a multiple of 2 * tiny.num_heads = {2 * tiny.num_heads}, "
-            f"got {tiny.hidden_size}"
-        )
+    """Returns the untrained model; the same arguments give the same weights and tokens."""
     tokenizer = train_tokenizer(corpus, tiny)
     config = make_tiny_config(tiny)
     config.bos_token_id = None

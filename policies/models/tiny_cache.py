@@ -39,6 +39,7 @@ _SOURCES = (
     "models/pretrain",
     "models/tiny",
     "models/tiny_cache",
+    "settings/model",
     "rollout/chat",
     "rollout/chat_rows",
     "rollout/episodes",
@@ -86,6 +87,7 @@ def compute_key(settings: Settings) -> str:
     fields = {"tiny", "environment", "warm_start", "seed"}
     by_content = rename_files(settings, _hash_if_there)
     wanted = by_content.model_dump(include=fields)
+    wanted["chats"] = by_content.warm_start_chats
     wanted["model"] = settings.model.model_dump(include=CHAT_SETTINGS)
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
     (suite,) = map(Path, agentpeft.envs.__path__)

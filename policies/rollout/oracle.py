@@ -91,7 +91,8 @@ class WarmStartBatches:
         if self._groups is None or self._next != (step, stage):
             self.close()
             environment, first = self._environments[stage], step * warm_start.batch_size
-            self._groups = imitated_groups(environment, warm_start.chats, self._chat, seed, first)
+            chats = self._settings.warm_start_chats
+            self._groups = imitated_groups(environment, chats, self._chat, seed, first)
         batch = list(islice(self._groups, warm_start.batch_size))
         self._next = (step + 1, stage)
         return batch

@@ -5,8 +5,10 @@ Sections are one level deep, so that every setting has one dotted name (`trainin
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from itertools import accumulate
+from operator import or_
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -18,7 +20,7 @@ from agentpeft.policies.settings.processes import (
     FaultToleranceSettings,
     LearnerSettings,
 )
-from agentpeft.policies.settings.section import Count, CountOrZero, MayChange, Section
+from agentpeft.policies.settings.section import Count, CountOrZero, MayChange, Section, Threads
 from agentpeft.policies.settings.tasks import (
     CurriculumSettings,
     EnvironmentSettings,
@@ -49,6 +51,10 @@ __all__ = [
 ]
 
 
+_Logger = Literal["tensorboard", "episodes", "wandb"]
+_Loggers = Annotated[tuple[_Logger, ...], Field(strict=False)]
+
+
 class OutputSettings(Section):
     """What a run writes."""
 
@@ -64,16 +70,18 @@ class OutputSettings(Section):
     """Number of checkpoints that are kept, the newest. Besides them the one with the most success
     in an evaluation is kept, as [`checkpoints/best`](how_it_works.md#the-best-checkpoint).
     """
-    tensorboard: MayChange[bool] = True
-    """Writes TensorBoard's event files to `logs/`."""
-    wandb: MayChange[Literal["off", "online", "offline"]] = "off"
-    """Logs to Weights & Biases (`pip install 'agentpeft[wandb]'`), with tables of sample episodes
-    where `episodes` is true; a resumed run goes on there.
+    loggers: MayChange[_Loggers] = ("tensorboard", "episodes")
+    """What is written besides `metrics.jsonl`. `tensorboard`: its event files in `logs/`.
+    `episodes`: every episode with its messages, in `sessions/`, some kilobytes each, so leave it
+    out for a long run on a small disk. `wandb`: Weights & Biases (`pip install 'agentpeft[wandb]'`;
+    offline with `WANDB_MODE=offline`), with tables of sample episodes where these are written; a
+    resumed run continues there.
     """
-    episodes: MayChange[bool] = True
-    """Writes every episode with its messages to `sessions/`: some kilobytes each, so turn it off
-    for a long run on a small disk.
-    """
+
+    @property
+    def episodes(self) -> bool:
+        """Whether episodes are written."""
+        return "episodes" in self.loggers
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
@@ -108,6 +116,10 @@ class Settings(Section):
     """With `max_adapter_lag`: a new adapter takes over the turns that are being sampled, after the
     tokens that they have, so that no episode is too long for a batch. What bounds the lag is then
     an episode's end ([in flight](how_it_works.md#adapters-that-change-in-flight)).
+    """
+    num_threads: MayChange[Threads] = 2
+    """Torch's threads: the runners share them while they play, and so do the learners while they
+    learn. Each process has one at least.
     """
     num_cpus_per_process: MayChange[float] = Field(default=0.5, ge=0)
     """CPUs that Ray reserves for each runner, each learner and each shared engine."""
@@ -155,7 +167,7 @@ class Settings(Section):
                 "an adapter is new"
             )
         if self.in_flight_updates and self.env_runners.shared_engines is not None:
-            yield ("in_flight_updates: the turns of env_runners.shared_engines are not interrupted")
+            yield "in_flight_updates: the turns of env_runners.shared_engines are not interrupted"
         if self.in_flight_updates and self.env_runners.engine == "scripted":
             yield "in_flight_updates has no effect with env_runners.engine = 'scripted'"
         if self.deterministic and self.asks_gpus:
@@ -168,8 +180,7 @@ class Settings(Section):
                 "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding "
                 "depends on what else is in a batch"
             )
-        others = [self.warm_start.env_kwargs, self.evaluation.env_kwargs]
-        others += [*self.curriculum.stages, *self.warm_start.stages]
+        others = [*self.curriculum.stages, *self.warm_start.stages, self.evaluation.env_kwargs]
         if any(kwargs.get("adaptive") for kwargs in others):
             yield (
                 "'adaptive' makes tasks follow the outcomes of training: it is for "
@@ -195,8 +206,24 @@ class Settings(Section):
     @property
     def warm_start_kwargs(self) -> list[dict[str, Any]]:
         """The environment's keyword arguments in each of the warm start's stages, one at least."""
-        own = {**self.environment.fixed_kwargs, **self.warm_start.env_kwargs}
-        return [{**own, **stage} for stage in self.warm_start.stages or ({},)]
+        first = self.environment.fixed_kwargs
+        stages = accumulate(self.warm_start.stages, or_, initial=first)
+        return list(stages)[1:]
+
+    @property
+    def warm_start_chats(self) -> str | None:
+        """The chats that the warm start learns from. None: the oracle's episodes."""
+        return self.training.chats if self.is_rl else None
+
+    @property
+    def threads_per_env_runner(self) -> int:
+        """Torch's threads in each runner."""
+        return max(self.num_threads // max(self.env_runners.num_env_runners, 1), 1)
+
+    @property
+    def threads_per_learner(self) -> int:
+        """Torch's threads in each learner."""
+        return max(self.num_threads // self.learners.num_learners, 1)
 
     @property
     def held_out_kwargs(self) -> dict[str, Any]:

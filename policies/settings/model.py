@@ -1,12 +1,12 @@
 """The settings of what is trained: the base model, the built-in one's shape, the adapter."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
-from agentpeft.policies.settings.section import Count, Section
+from agentpeft.policies.settings.section import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from agentpeft.policies.settings.config import Settings
@@ -24,12 +24,11 @@ class ModelSettings(Section):
     """Folder of an adapter to start from; it is the reference of the KL term too.
     `--resume-from` sets it. None: a new adapter.
     """
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the base's weights. Auto is float32 on a CPU, bfloat16 on a GPU."""
-    load_in_4bit: bool = False
-    """Quantizes the learner's base with bitsandbytes (`pip install 'agentpeft[quantize]'`). Engines
-    serve a dequantized copy, which takes the memory of `dtype`; vLLM reads it from the cache, where
-    the first runner of a machine writes it.
+    dtype: Literal["auto", "float32", "bfloat16", "nf4"] = "auto"
+    """Type of the base's weights. `auto` is float32 on a CPU, bfloat16 on a GPU. `nf4` quantizes
+    the learner's base to 4 bits with bitsandbytes (`pip install 'agentpeft[quantize]'`); engines
+    serve a dequantized copy in the type of `auto`, which vLLM reads from the cache, where the first
+    runner of a machine writes it.
     """
     use_chat_template: bool = True
     """Renders conversations by the tokenizer's chat template. False: as plain text, in lines."""
@@ -51,24 +50,29 @@ class ModelSettings(Section):
     mark](how_it_works.md#thinking-models). Empty: it is told the whole turn.
     """
 
+    @property
+    def is_in_4_bits(self) -> bool:
+        """Whether the learner's base is quantized."""
+        return self.dtype == "nf4"
+
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
-        if self.load_in_4bit and (not run.lora.use_lora or run.is_tiny):
+        if self.is_in_4_bits and (not run.lora.use_lora or run.is_tiny):
             yield (
-                "model.load_in_4bit freezes a large base: it needs lora.use_lora = true and "
-                "another model.name than 'tiny'"
+                "model.dtype 'nf4' freezes a large base: it needs lora.rank >= 1 and another "
+                "model.name than 'tiny'"
             )
         if self.adapter is not None and not run.lora.use_lora:
-            yield f"model.adapter {self.adapter!r} is trained further: lora.use_lora must be true"
+            yield f"model.adapter {self.adapter!r} is trained further: lora.rank must be >= 1"
         if self.tool_calls and (run.is_tiny or not self.use_chat_template):
             yield (
                 "model.tool_calls needs a chat template with tools: another model.name than "
                 "'tiny', and model.use_chat_template = true"
             )
-        if self.tool_calls and (run.training.chats or run.warm_start.chats):
+        if self.tool_calls and run.training.chats:
             yield "model.tool_calls imitates the oracle's calls: chats are texts alone"
         if self.chat_template_kwargs and not self.use_chat_template:
-            yield ("model.chat_template_kwargs has no effect with model.use_chat_template = false")
+            yield "model.chat_template_kwargs has no effect with model.use_chat_template = false"
         if not _RESERVED.isdisjoint(self.chat_template_kwargs):
             yield (
                 "model.chat_template_kwargs are the template's own variables, such as "
@@ -99,25 +103,33 @@ _RESERVED = frozenset(
 class TinySettings(Section):
     """The architecture (Llama's, with biases in attention) of the built-in model.
 
-    Refused where `model.name` is another.
+    Its conversations have at most 1,024 tokens. Refused where `model.name` is another.
     """
 
-    hidden_size: Count = 192
-    """Width of the residual stream; a multiple of twice the number of heads."""
+    max_context_tokens: ClassVar[int] = 1024
+
+    hidden_size: int = Field(default=192, ge=8, le=16384, multiple_of=8)
+    """Width of the residual stream, a multiple of 8. The feed-forward layers are 8/3 as wide; there
+    are 4 heads of attention, 2 below a width of 128.
+    """
     num_layers: Count = 4
     """Number of layers."""
-    num_heads: Count = 4
-    """Number of attention heads."""
-    intermediate_size: Count = 512
-    """Width of the feed-forward layers."""
     vocab_size: int = Field(default=512, ge=300, le=65536)
     """Size of the byte-level BPE vocabulary, 300 to 65536."""
-    max_context_tokens: Count = 1024
-    """The longest conversation in tokens."""
     copies_words: bool = False
     """Makes it easier to copy words: each has the same tokens wherever it stands, and heads of the
     first layers repeat what came before, ahead of any training.
     """
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of attention."""
+        return 4 if self.hidden_size >= 128 else 2
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width of the feed-forward layers: 8/3 of the model's, as Llama's, in steps of 8."""
+        return 8 * -(-self.hidden_size // 3)
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
@@ -126,22 +138,15 @@ class TinySettings(Section):
                 f"the section tiny describes the built-in model, and model.name is "
                 f"{run.model.name!r}"
             )
-        if self.hidden_size % (2 * self.num_heads) != 0:
-            yield (
-                f"tiny.hidden_size {self.hidden_size} must be a multiple of 2 * tiny.num_heads "
-                f"({self.num_heads})"
-            )
 
 
 class LoraSettings(Section):
     """The adapter that is trained."""
 
-    use_lora: bool = True
-    """False trains [all weights](how_it_works.md#all-weights), for models that fit. The section's
-    other settings are then not read.
+    rank: CountOrZero = 16
+    """Rank of the adapter. 0 trains [all weights](how_it_works.md#all-weights), for models that
+    fit; the section's other settings are then not read.
     """
-    rank: Count = 16
-    """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
     """The update is scaled by alpha / rank. An adapter of rsLoRA is one of alpha * sqrt(rank)."""
     target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
@@ -155,12 +160,17 @@ class LoraSettings(Section):
     adapter's A orthogonal to theirs ([O-LoRA](algorithms.md#o-lora)).
     """
 
+    @property
+    def use_lora(self) -> bool:
+        """Whether an adapter is trained, rather than all weights."""
+        return self.rank > 0
+
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
         if self.orthogonal_to and not self.use_lora:
-            yield "lora.orthogonal_to has no effect with lora.use_lora = false"
+            yield "lora.orthogonal_to has no effect with lora.rank = 0"
         if not self.use_lora and run.training.critic == "separate":
             yield (
-                "training.critic 'separate' is an adapter on a frozen base, and lora.use_lora = "
-                "false trains all weights: set it to 'shared'"
+                "training.critic 'separate' is an adapter on a frozen base, and lora.rank = 0 "
+                "trains all weights: set it to 'shared'"
             )

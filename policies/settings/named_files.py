@@ -8,7 +8,7 @@ from typing import Any
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.tasks import ENVIRONMENT_FILES
 
-_FILES = {"model": ("name", "adapter"), "training": ("teacher", "chats"), "warm_start": ("chats",)}
+_FILES = {"model": ("name", "adapter"), "training": ("teacher", "chats")}
 _KWARGS = {
     "environment": "kwargs",
     "warm_start": "env_kwargs",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 from pydantic.types import NonNegativeFloat
 
-from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
+from agentpeft.policies.settings.section import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from agentpeft.policies.settings.config import Settings
@@ -25,8 +25,6 @@ class EnvRunnerSettings(Section):
     """GPUs that Ray reserves for each runner, all of one machine. Above 0 the model is on the GPU;
     2 and more are for [a vLLM engine over several GPUs](vllm.md#a-model-larger-than-one-gpu).
     """
-    num_threads: Threads = 2
-    """Torch's threads in each runner."""
     engine: Literal["transformers", "vllm", "scripted"] = "transformers"
     """`transformers` and [`vllm`](vllm.md) sample from the model; `scripted` plays the
     oracle.
@@ -92,7 +90,7 @@ class EnvRunnerSettings(Section):
                 "divides each layer over all of them"
             )
         if self.serving == "native" and not run.lora.use_lora:
-            yield ("env_runners.serving = 'native' serves adapters: it needs lora.use_lora = true")
+            yield "env_runners.serving = 'native' serves adapters: it needs lora.rank >= 1"
         if self.engine == "vllm" and 0 < self.temperature < 0.01:
             yield (
                 f"env_runners.temperature {self.temperature:g} is taken for 0.01 by vLLM: raise it"
@@ -102,7 +100,7 @@ class EnvRunnerSettings(Section):
             yield (
                 f"env_runners.max_new_tokens {self.max_new_tokens} leaves no room for a prompt: it "
                 "must be below env_runners.max_context_tokens (of the tiny model: "
-                "tiny.max_context_tokens)"
+                f"{run.tiny.max_context_tokens})"
             )
         if self.temperature == 0 and run.is_rl:
             yield (
@@ -163,8 +161,6 @@ class LearnerSettings(Section):
     """
     num_gpus_per_learner: float = Field(default=0.0, ge=0)
     """GPUs that Ray reserves. Above 0 the model is on the GPU."""
-    num_threads: Threads = 2
-    """Torch's threads."""
     autocast: Literal["auto", "off", "bfloat16"] = "auto"
     """Computes in bfloat16. Auto does so on a GPU, and on a CPU for models of 50 million
     weights or more.
@@ -176,13 +172,9 @@ class LearnerSettings(Section):
     """
     gradient_checkpointing: bool = False
     """Computes the layers again in the backward pass: takes less memory and more time."""
-    share_prompts: bool = True
-    """Computes the prompt of a group once; the gradient is the same. Models whose layers see a
-    window, or keep a state, compute each sequence alone, padded.
-    """
     max_tokens_per_micro_batch: Count = 8192
-    """Tokens of a forward pass, padding included. Halved when memory does not suffice, and doubled
-    again after 20 updates for which it did.
+    """Tokens of a forward pass, padding included; the prompt of a group is computed once. Halved
+    when memory does not suffice, and doubled again after 20 updates for which it did.
     """
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
@@ -211,14 +203,11 @@ class LearnerSettings(Section):
             )
         if not run.lora.use_lora:
             yield (
-                "learners.shard_base deals a frozen base out, and lora.use_lora = false trains all "
+                "learners.shard_base deals a frozen base out, and lora.rank = 0 trains all "
                 "weights: set it to false"
             )
-        if run.model.load_in_4bit:
-            yield (
-                "learners.shard_base deals out weights of model.dtype: set model.load_in_4bit to "
-                "false"
-            )
+        if run.model.is_in_4_bits:
+            yield "learners.shard_base cannot deal out 4 bits: set model.dtype to 'bfloat16'"
 
 
 class FaultToleranceSettings(Section):
@@ -248,20 +237,6 @@ class FaultToleranceSettings(Section):
     """
     probe_interval: CountOrZero = 1
     """At every n-th adapter version learner and engines must [agree on fixed
-    tokens](delivery.md). 0: never.
+    tokens](delivery.md): their log-probabilities within 0.001 in float32, in bfloat16 within 0.05
+    or a hundredth of their mean, whichever is more. 0: never.
     """
-    max_probe_difference: float | None = Field(default=None, gt=0)
-    """Largest mean difference of their log-probabilities that is still a delivery. None:
-    0.001 in float32; where a base or the learner computes in bfloat16, 0.05 or a hundredth of
-    their mean, whichever is more.
-    """
-
-    def conflicts(self, run: "Settings") -> Iterator[str]:
-        """Yields what cannot work or has no effect in `run`."""
-        has_no_probe = self.probe_interval == 0 or run.env_runners.engine == "scripted"
-        if has_no_probe and self.max_probe_difference is not None:
-            yield (
-                f"fault_tolerance.max_probe_difference {self.max_probe_difference:g} has no effect "
-                "with fault_tolerance.probe_interval = 0, nor with env_runners.engine 'scripted', "
-                "which has no weights"
-            )

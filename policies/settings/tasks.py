@@ -11,6 +11,7 @@ from agentpeft.policies.settings.section import Count, CountOrZero, Section
 if TYPE_CHECKING:
     from agentpeft.policies.settings.config import Settings
 
+_Stages = Annotated[tuple[dict[str, Any], ...], Field(strict=False)]
 ENVIRONMENT_FILES = ("data", "scripts", "ca_file")
 """Environments' keyword arguments that name files."""
 SUCCESS_WINDOW = 8
@@ -46,7 +47,7 @@ class EnvironmentSettings(Section):
 class CurriculumSettings(Section):
     """Which tasks training takes next: [stages, and tasks at the frontier](curriculum.md)."""
 
-    stages: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
+    stages: _Stages = ()
     """Stages of rising difficulty: each overrides some of `environment.kwargs`, such as
     `[{num_digits = 1}, {num_digits = 2}]`. Training goes from one to the next by its success.
     Empty: one stage.
@@ -116,26 +117,26 @@ class WarmStartSettings(Section):
     """Learning rate. The tiny model's rises over the first 5 % of the steps, stays, and falls
     linearly to 0 at the end.
     """
-    env_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Override `environment.kwargs`, for easier tasks to learn from."""
-    stages: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
-    """Stages from what is easily imitated to what is wanted, each of which overrides some of
-    `env_kwargs`. They share `num_steps` equally. `target_success` counts in the last one. The tiny
-    model's vocabulary is of the first. Empty: one stage.
+    env_kwargs: dict[str, Any] | _Stages = Field(default_factory=dict)
+    """Override `environment.kwargs`, for easier tasks to learn from. A list has stages, from what
+    is easily imitated to what is wanted, each of which changes some keywords of the one before.
+    They share `num_steps` equally. `target_success` counts in the last one. The tiny model's
+    vocabulary is of the first.
     """
     promote_at: float | None = Field(default=None, gt=0, le=1)
     """Tiny model only: a stage ends early once greedy decoding would play this share of the
     episodes of its last eight steps right. The next ones can take longer then.
     """
-    chats: str | None = Field(default=None, min_length=1)
-    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) to learn from, or
-    `hub:owner/name[:split]`. None: the oracle's episodes.
-    """
+
+    @property
+    def stages(self) -> tuple[dict[str, Any], ...]:
+        """What each stage changes of the environment's keyword arguments, one stage at least."""
+        return (self.env_kwargs,) if isinstance(self.env_kwargs, dict) else self.env_kwargs
 
     @property
     def stage_ends(self) -> list[int]:
         """After how many steps each stage ends at the latest."""
-        num_stages = max(len(self.stages), 1)
+        num_stages = len(self.stages)
         return [self.num_steps * number // num_stages for number in range(1, num_stages + 1)]
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
@@ -145,22 +146,20 @@ class WarmStartSettings(Section):
                 f"warm_start.target_success {self.target_success} is for the tiny model's base "
                 f"weights, not for {run.model.name!r}"
             )
-        if self.chats is not None and self.num_steps == 0:
-            yield f"warm_start.chats {self.chats!r} has no effect with warm_start.num_steps = 0"
         num_stages = len(self.stages)
-        if self.promote_at is not None and not (self.stages and run.is_tiny):
+        if self.promote_at is not None and not (num_stages > 1 and run.is_tiny):
             yield "warm_start.promote_at is for the stages of the tiny model's warm start"
         elif self.promote_at is not None and 0 < self.num_steps <= SUCCESS_WINDOW * num_stages:
             yield "warm_start.promote_at has no effect on stages of at most eight steps"
-        if num_stages == 1:
-            yield "warm_start.stages must be two or more, got 1: put it into warm_start.env_kwargs"
+        if self.env_kwargs == ():
+            yield "warm_start.env_kwargs is an empty list: leave it out, or give two stages or more"
         if 0 < self.num_steps < num_stages:
             yield f"warm_start.num_steps is {self.num_steps}, fewer than the {num_stages} stages"
-        if self.stages and self.chats is not None:
-            yield "warm_start.stages are of the oracle's episodes, which warm_start.chats replaces"
+        if num_stages > 1 and run.warm_start_chats is not None:
+            yield "warm_start.env_kwargs has stages of the oracle's episodes, not of training.chats"
         fixed = {*ENVIRONMENT_FILES, "sources", "split"}
-        for name in sorted(fixed.intersection(set().union(*self.stages))):
-            yield f"warm_start.stages may not change {name!r}: set it in warm_start.env_kwargs"
+        for name in sorted(fixed.intersection(set().union(*self.stages[1:]))):
+            yield f"warm_start.env_kwargs: {name!r} may not change after the first stage"
 
 
 class EvaluationSettings(Section):

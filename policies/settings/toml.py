@@ -13,7 +13,6 @@ from agentpeft.policies.settings.environment_kwargs import mix_tables
 _ENVIRONMENT_KEYWORDS = (
     ("environment", "kwargs"),
     ("warm_start", "env_kwargs"),
-    ("warm_start", "stages"),
     ("warm_start", "promote_at"),
     ("evaluation", "env_kwargs"),
     ("curriculum", "stages"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 from pydantic.types import NonNegativeFloat
@@ -17,6 +17,8 @@ AlgorithmName = Literal[
 ]
 CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
+_Epsilon = Annotated[float, Field(gt=0)]
+_Epsilons = Annotated[tuple[_Epsilon, _Epsilon], Field(strict=False)]
 CLIP = (0.2, 0.2)
 """ε of the clipped ratio below and above, of algorithms that have no other."""
 
@@ -48,11 +50,11 @@ class AlgorithmTerms:
         """The names of the settings that have no effect."""
         names = set[str]()
         if self.clip is None:
-            names |= {"clip_range", "clip_range_high"}
+            names.add("clip_range")
         if not self.may_have_critic:
             names |= {"critic", "gamma", "lambda_"}
         if not self.reads_rewards:
-            names |= {"dynamic_sampling", "max_resampled_groups", "shuffle_rewards"}
+            names |= {"dynamic_sampling", "shuffle_rewards"}
         if self.is_supervised:
             names |= {"entropy_coeff", "group_size", "importance_cap", "kl_coeff", "teacher"}
         return names
@@ -104,13 +106,10 @@ class TrainingSettings(Section):
     """
     num_minibatches: Count = 1
     """Optimizer steps in a pass. A group is never cut, so of fewer groups there are fewer steps."""
-    clip_range: MayChange[float | None] = Field(default=None, gt=0)
-    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`, `distill`). None:
-    0.0003 with `gspo`, 1 with `cispo` (no lower bound), else 0.2.
-    """
-    clip_range_high: MayChange[float | None] = Field(default=None, gt=0)
-    """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
-    `gspo`, 4 with `cispo`.
+    clip_range: MayChange[_Epsilon | _Epsilons | None] = None
+    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`, `distill`), or two of
+    them, below and above: `[0.2, 0.28]` is clip-higher. None: `[0.0003, 0.0004]` with `gspo`,
+    `[1, 4]` with `cispo` (no lower bound), else 0.2.
     """
     kl_coeff: MayChange[NonNegativeFloat] = 0.0
     """Weight of the KL to the reference, which is the base without the adapter, or the
@@ -140,23 +139,34 @@ class TrainingSettings(Section):
     """
     chats: str | None = Field(default=None, min_length=1)
     """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats), or
-    `hub:owner/name[:split]`, that algorithm `sft` learns from. None: the oracle's episodes.
+    `hub:owner/name[:split]`, that algorithm `sft` learns from; with any other algorithm the warm
+    start does. None: the oracle's episodes.
     """
     shuffle_rewards: bool = False
     """A control: deals each update's rewards out among its episodes at random, so that they
     teach nothing.
     """
-    dynamic_sampling: MayChange[bool] = False
-    """Drops groups of equal returns before the update."""
-    max_resampled_groups: MayChange[CountOrZero] = 0
-    """With `dynamic_sampling`: further groups that an iteration may sample in place of dropped
-    ones, until `num_groups` have unequal returns. 0: none.
+    dynamic_sampling: MayChange[bool | Count] = False
+    """Drops groups of equal returns before the update. A number does, and says how many further
+    groups an iteration may sample in their place, until `num_groups` have unequal returns.
     """
 
     @property
     def terms(self) -> AlgorithmTerms:
         """What the algorithm reads, and its defaults."""
         return ALGORITHM_TERMS[self.algorithm]
+
+    @property
+    def clip(self) -> tuple[float, float]:
+        """ε of the clipped ratio, below and above."""
+        if isinstance(self.clip_range, float):
+            return self.clip_range, self.clip_range
+        return self.clip_range or self.terms.clip or CLIP
+
+    @property
+    def max_resampled_groups(self) -> int:
+        """How many groups an iteration may sample in place of dropped ones."""
+        return 0 if isinstance(self.dynamic_sampling, bool) else self.dynamic_sampling
 
     @property
     def is_taught_by_endpoint(self) -> bool:
@@ -172,15 +182,10 @@ class TrainingSettings(Section):
                 f"training.group_size must be >= 2, got 1: algorithm {self.algorithm!r} or "
                 "training.dynamic_sampling compares the episodes of a group"
             )
-        if self.max_resampled_groups > 0 and not self.dynamic_sampling:
+        if self.chats is not None and run.is_rl and run.warm_start.num_steps == 0:
             yield (
-                f"training.max_resampled_groups {self.max_resampled_groups} has no effect without "
-                "training.dynamic_sampling = true"
-            )
-        if self.chats is not None and run.is_rl:
-            yield (
-                f"training.chats {self.chats!r} are for algorithm 'sft', not {self.algorithm!r}: "
-                "leave them out, or begin with them (warm_start.chats)"
+                f"training.chats {self.chats!r} are for algorithm 'sft' or a warm start: set "
+                "warm_start.num_steps, or leave them out"
             )
         # RAFT alone imitates: its advantages are 0 and 1, but for a teacher's
         is_signed_raft = self.algorithm == "raft" and self.teacher is not None
@@ -190,12 +195,9 @@ class TrainingSettings(Section):
                 "has no ratio to the policy that sampled, which later epochs need: set it to 1, "
                 "or take grpo, dr_grpo, gspo, cispo or ppo"
             )
-        low = self.clip_range or (self.terms.clip or CLIP)[0]
-        if low < 1 and (self.clip_range_high or 1e9) < low:  # from 1 on it bounds nothing below
-            yield (
-                f"training.clip_range_high {self.clip_range_high} must be >= training.clip_range "
-                f"({low:g} unless set)"
-            )
+        low, high = self.clip
+        if high < low < 1:  # from 1 on it bounds nothing below
+            yield f"training.clip_range [{low:g}, {high:g}]: the upper must be >= the lower"
         if 0 < self.num_iterations <= self.num_warmup_iterations:
             yield (
                 f"training.num_warmup_iterations {self.num_warmup_iterations} must be below "

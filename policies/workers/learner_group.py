@@ -207,7 +207,7 @@ class LearnerGroup:
             num_actors=own.num_learners,
             num_cpus=settings.num_cpus_per_process,
             num_gpus=own.num_gpus_per_learner,
-            num_threads=own.num_threads,
+            num_threads=settings.threads_per_learner,
             store=None if self._store is None else (self._store.host, self._store.port),
         )
         self._actors = kind.start_all(spec, settings)

@@ -121,7 +121,7 @@ class EnvRunnerGroup:
             num_actors=runners.num_env_runners,
             num_cpus=settings.num_cpus_per_process,
             num_gpus=runners.num_gpus_per_env_runner,
-            num_threads=runners.num_threads,
+            num_threads=settings.threads_per_env_runner,
             is_closed=True,
         )
         self._actors = kind.start_all(spec, settings)

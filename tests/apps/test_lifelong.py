@@ -40,12 +40,12 @@ TINY = """
 experiment = "tiny"
 deterministic = true
 entry_rise = -1
-tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2}
 lora = {rank = 4, alpha = 8.0}
 warm_start = {num_steps = 40, batch_size = 16, lr = 1e-2}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 3, num_groups = 4, group_size = 4, lr = 2e-2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 10, env_kwargs = {split = "test"}}
 output = {checkpoint_interval = 1}
 stages = [
@@ -321,7 +321,7 @@ def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, caps
         (["arith5", "model.adapter=somewhere"], "leave out model.adapter"),
         (["arith5", "evaluation.num_tasks=0"], "evaluation.num_tasks must be above 0"),
         (["arith5", "training.shuffle_rewards=true"], "method 'sft': "),
-        (["arith5", "lora.use_lora=false"], "lora.use_lora must be true"),
+        (["arith5", "lora.rank=0"], "lora.rank must be >= 1"),
         (["arith5", "--methods", "sequentiel"], "unknown method 'sequentiel'; did you mean"),
         (["arith5", "--methods", ","], "names are written NAME,NAME, got ','"),
         (["arith5", "--stages", "modulo"], "a sequence has two stages or more, got modulo"),

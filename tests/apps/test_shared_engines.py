@@ -14,11 +14,10 @@ from agentpeft.launch.run.metric_writers import read_metrics
 CLI = [sys.executable, "-m", "agentpeft.launch.cli"]
 MODEL = [
     "arithmetic_add",
-    "tiny.hidden_size=32",
-    "tiny.num_heads=1",
+    "tiny.hidden_size=64",
     "tiny.num_layers=1",
     "warm_start.num_steps=3",
-    "env_runners.num_threads=1",
+    "num_threads=1",
     "num_cpus_per_process=0.2",
 ]
 RUN = [
@@ -27,7 +26,6 @@ RUN = [
     "training.entropy_coeff=0.01",
     "evaluation.num_tasks=8",
     "evaluation.interval=0",
-    "learners.num_threads=1",
     "env_runners.engine=vllm",
     "env_runners.shared_engines=agentpeft.apps.shared_engines:sweep",
 ]

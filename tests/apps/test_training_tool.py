@@ -22,8 +22,6 @@ SMALL = {
     "environment.kwargs.prompt": "compact",
     "tiny.hidden_size": 32,
     "tiny.num_layers": 1,
-    "tiny.num_heads": 2,
-    "tiny.intermediate_size": 64,
     "env_runners.max_new_tokens": 4,
     "training.group_size": 2,
 }
@@ -118,7 +116,7 @@ def test_imitation_of_a_file_trains_all_weights(cache, tool, tmp_path):
     problem = {"question": "How many are 2 and 3?", "answer": "2 + 3 = 5\n#### 5"}
     (tmp_path / "train.jsonl").write_text(json.dumps(problem) + "\n", "utf-8")
     own = {n: v for n, v in SMALL.items() if n.startswith("tiny.")}
-    own |= {"environment.kwargs.prompt": "compact", "tiny.max_context_tokens": 512}
+    own |= {"environment.kwargs.prompt": "compact"}
     data = {"environment": "AgentPEFT/GSM8K-v0", "dataset": "train.jsonl"}
     found = tool("train", **data, algorithm="sft", use_lora=False, max_samples=4, settings=own)
     assert found["status"] == "ok" and found["before"] == {"success_rate": None}

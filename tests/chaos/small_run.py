@@ -22,13 +22,13 @@ CONFIG = f"""
 experiment = "chaos"
 deterministic = true
 environment = {{kwargs = {{num_digits = 1, prompt = "compact", reward = {{length_cost = 0.1}}}}}}
-tiny = {{hidden_size = 32, num_layers = 1, num_heads = 2, intermediate_size = 64}}
+num_threads = 1
+tiny = {{hidden_size = 32, num_layers = 1}}
 lora = {{rank = 2, alpha = 4.0}}
 warm_start = {{num_steps = 60, batch_size = 16, lr = 1e-2}}
-env_runners = {{num_env_runners = 0, num_threads = 1, max_new_tokens = 4}}
-learners = {{num_threads = 1}}
+env_runners = {{num_env_runners = 0, max_new_tokens = 4}}
 evaluation = {{num_tasks = 16, interval = 2}}
-output = {{tensorboard = false, checkpoint_interval = 1, num_checkpoints_kept = 10}}
+output = {{loggers = ["episodes"], checkpoint_interval = 1, num_checkpoints_kept = 10}}
 fault_tolerance = {{env_runner_health_probe_timeout_s = 5, env_runner_restore_timeout_s = 60}}
 
 [training]

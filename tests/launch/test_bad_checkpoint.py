@@ -97,7 +97,7 @@ def test_a_checkpoint_of_before_there_were_curricula_is_gone_on_from(resume):
     def make_old(content):
         state = json.loads(content)
         del state["curriculum"], state["settings"]["curriculum"]
-        del state["settings"]["training"]["max_resampled_groups"]
+        del state["settings"]["training"]["dynamic_sampling"]
         return json.dumps(state).encode()
 
     damage = changed("algorithm.json", make_old)

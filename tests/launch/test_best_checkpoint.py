@@ -27,13 +27,13 @@ CONFIG = f"""
 experiment = "peak"
 deterministic = true
 environment = {{id = "peaking_env:Tests/Peaking-v0"}}
-tiny = {{hidden_size = 32, num_layers = 1, num_heads = 2, intermediate_size = 64}}
+num_threads = 1
+tiny = {{hidden_size = 32, num_layers = 1}}
 lora = {{rank = 2}}
-env_runners = {{num_env_runners = 0, num_threads = 1, engine = "scripted", max_new_tokens = 4}}
+env_runners = {{num_env_runners = 0, engine = "scripted", max_new_tokens = 4}}
 training = {{num_iterations = 5, num_groups = 2, group_size = 2}}
-learners = {{num_threads = 1}}
 evaluation = {{num_tasks = {NUM_TASKS}, interval = 1, env_kwargs = {{is_evaluated = true}}}}
-output = {{checkpoint_interval = 2, num_checkpoints_kept = 1, tensorboard = false}}
+output = {{checkpoint_interval = 2, num_checkpoints_kept = 1, loggers = ["episodes"]}}
 """
 
 

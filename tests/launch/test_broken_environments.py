@@ -12,13 +12,13 @@ from agentpeft.launch.train import main
 
 TINY = """
 experiment = "tiny"
-tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2}
 warm_start = {num_steps = 0}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4, step_timeout_s = 1}
+env_runners = {num_env_runners = 0, max_new_tokens = 4, step_timeout_s = 1}
 training = {num_iterations = 1, num_groups = 2, group_size = 2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 2}
-output = {tensorboard = false}
+output = {loggers = ["episodes"]}
 """
 MODULES = {
     "raises": (

@@ -58,13 +58,13 @@ CONFIG = """
 experiment = "called"
 deterministic = true
 environment = {kwargs = {num_digits = 1, prompt = "compact"}}
-tiny = {hidden_size = 32, num_layers = 1, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 1}
 lora = {rank = 2}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 2, num_groups = 1, group_size = 2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 1}
-output = {tensorboard = false}
+output = {loggers = ["episodes"]}
 """
 
 

@@ -274,14 +274,14 @@ def learn(folder, chats):
 @pytest.mark.parametrize("name", ["tiny", "folder"])
 def test_a_warm_start_learns_a_file_of_chats(folder, name, capsys):
     """The built-in model's is its pretraining; any other model's trains its adapter."""
-    words = ["warm_start.chats=sums.jsonl", "warm_start.num_steps=3", "training.num_iterations=1"]
+    words = ["training.chats=sums.jsonl", "warm_start.num_steps=3", "training.num_iterations=1"]
     if name == "folder":
         assert main(["tiny.toml", "training.num_iterations=0", "warm_start.num_steps=0"]) == 0
         (base,) = (folder / "cache").glob("tiny-*")
         words += [f"model.name={base}", *ANOTHER_MODEL, "output.dir=more"]
     assert main(["tiny.toml", *words]) == 0
     other = "output.dir=other"
-    assert main(["tiny.toml", *words, "warm_start.chats=", other]) == 0
+    assert main(["tiny.toml", *words, "training.chats=", other]) == 0
     ends = [json.loads(t) for t in capsys.readouterr().out.splitlines() if '"adapter"' in t][-2:]
     weights = [(folder / end["adapter"] / "adapter_model.safetensors").read_bytes() for end in ends]
     assert weights[0] != weights[1]
@@ -294,7 +294,7 @@ def test_a_warm_start_learns_rows_of_the_hub(folder, datasets, no_network):
     (folder / "sums/train.jsonl").write_bytes((folder / "sums.jsonl").read_bytes())
     models = []
     for number, chats in enumerate(("sums.jsonl", f"hub:{folder / 'sums'}", "")):
-        words = [f"warm_start.chats={chats}", "warm_start.num_steps=3", f"output.dir=at{number}"]
+        words = [f"training.chats={chats}", "warm_start.num_steps=3", f"output.dir=at{number}"]
         assert main(["tiny.toml", *words, "training.num_iterations=0"]) == 0
         made = max((folder / "cache").glob("tiny-*/model.safetensors"), key=modified)
         models.append(made.read_bytes())
@@ -319,10 +319,9 @@ def test_what_a_run_exports_can_be_learnt(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["training.chats=sums.jsonl"], "training.chats 'sums.jsonl' are for algorithm 'sft'"),
+        (["training.chats=sums.jsonl", "warm_start.num_steps=0"], "for algorithm 'sft' or a warm"),
         ([*SFT, "training.chats=none.jsonl"], "none.jsonl: no such file"),
-        ([*SFT, "warm_start.chats=sums.jsonl"], "has no effect with warm_start.num_steps = 0"),
-        (["warm_start.chats=tiny.toml"], "tiny.toml:2: not JSON"),
+        (["training.chats=tiny.toml"], "tiny.toml:2: not JSON"),
     ],
 )
 def test_what_is_wrong_is_said_before_the_run(folder, capsys, words, message):

@@ -15,13 +15,13 @@ CONFIG = """
 experiment = "epochs"
 deterministic = true
 environment = {id = "AgentPEFT/GSM8K-v0", kwargs = {data = "tasks.jsonl"}}
-tiny = {hidden_size = 32, num_layers = 1, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 1}
 lora = {rank = 2}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 2, engine = "scripted"}
+env_runners = {num_env_runners = 0, max_new_tokens = 2, engine = "scripted"}
 training = {num_iterations = 7, num_groups = 2, group_size = 2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 0}
-output = {checkpoint_interval = "epoch", num_checkpoints_kept = 9, tensorboard = false}
+output = {checkpoint_interval = "epoch", num_checkpoints_kept = 9, loggers = ["episodes"]}
 """
 
 

@@ -20,7 +20,6 @@ from agentpeft.envs import Outcome
 from agentpeft.envs.db_bench.tools import TOOLS as DB
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.evaluate import main
-from agentpeft.launch.evaluating.contest import count_threads
 from agentpeft.launch.evaluating.evaluation_files import to_record
 from agentpeft.launch.evaluating.merging import base_settings, find_adapter
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
@@ -29,7 +28,7 @@ from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.loop.evaluation import pass_at_k, wilson_interval
 from agentpeft.policies.messages import EpisodeRecord, GenerationRequest
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.settings.config import EnvRunnerSettings, ModelSettings
+from agentpeft.policies.settings.config import ModelSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -455,16 +454,3 @@ def test_the_most_frequent_action_of_the_voters_is_played(evaluate, server, tmp_
     assert {body["temperature"] for body in server.bodies} == {1.0}
     assert len({body["seed"] for body in server.bodies}) == 4 * 5
     assert len(episodes(tmp_path, "tiny")) == 4
-
-
-def test_one_engine_has_the_threads_of_all_runners_but_no_more_than_there_are_cores():
-    def count(num_env_runners, num_threads):
-        return count_threads(
-            EnvRunnerSettings(num_env_runners=num_env_runners, num_threads=num_threads)
-        )
-
-    cores = os.cpu_count()
-    assert count(0, 2) == count(1, 2) == 2
-    assert count(2, 1) == min(2, cores)
-    assert count(100 * cores, 1) == cores
-    assert count(1, 2 * cores) == 2 * cores

@@ -18,20 +18,20 @@ from agentpeft.policies.settings.config import LoraSettings, Settings, TinySetti
 
 CONFIG = """
 experiment = "four_bits"
+num_threads = 1
 environment = {kwargs = {num_digits = 1, prompt = "compact"}}
-model = {name = "./base", load_in_4bit = true}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+model = {name = "./base", dtype = "nf4"}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 3, num_groups = 4, group_size = 2, lr = 1e-2, entropy_coeff = 0.01}
-learners = {num_threads = 1}
 fault_tolerance = {probe_interval = 1}
 evaluation = {num_tasks = 4}
-output = {tensorboard = false}
+output = {loggers = ["episodes"]}
 """
 
 
 @pytest.fixture
 def folder(tmp_path):
-    tiny = TinySettings(hidden_size=64, num_layers=2, num_heads=2, intermediate_size=128)
+    tiny = TinySettings(hidden_size=64, num_layers=2)
     base = build_tiny(tiny, ["1+2=3"])
     base.model.save_pretrained(tmp_path / "base")
     base.tokenizer.save_pretrained(tmp_path / "base")
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 def test_an_engine_s_copy_computes_what_the_learner_s_base_does(folder, bitsandbytes):
-    quantized = Settings(model={"name": str(folder), "load_in_4bit": True})
+    quantized = Settings(model={"name": str(folder), "dtype": "nf4"})
     learner = attach_lora(load_base(quantized), LoraSettings()).model
     whole = load_base(Settings(model={"name": str(folder)})).model
     ids = torch.arange(5, 25)[None]
@@ -75,7 +75,7 @@ def test_the_copy_for_vllm_is_made_once_for_each_state_of_the_base(
     tmp_path, folder, monkeypatch, bitsandbytes
 ):
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
-    settings = Settings(model={"name": str(folder), "load_in_4bit": True})
+    settings = Settings(model={"name": str(folder), "dtype": "nf4"})
     with ThreadPoolExecutor(3) as pool:  # as the runners of one machine
         found = list(pool.map(find_served_base, [settings] * 3))
     (copy,) = {path for path, _ in found}

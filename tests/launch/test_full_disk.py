@@ -11,13 +11,13 @@ from agentpeft.launch.train import main
 TINY = """
 experiment = "tiny"
 environment = {kwargs = {num_digits = 1, prompt = "compact"}}
-tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2}
 warm_start = {num_steps = 0}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 3, num_groups = 4, group_size = 2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 4}
-output = {tensorboard = false}
+output = {loggers = ["episodes"]}
 """
 SIZES = {
     0: "cannot write into",

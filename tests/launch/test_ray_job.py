@@ -25,19 +25,17 @@ QUICKSTART = [
     "evaluation.num_tasks=2",
     "tiny.hidden_size=32",
     "tiny.num_layers=1",
-    "tiny.intermediate_size=32",
 ]
 
 VLLM = """
 environment = {kwargs = {num_digits = 1, reward = {preset = "exact_match", length_cost = 0.01}}}
-tiny = {hidden_size = 32, num_layers = 1, num_heads = 1, intermediate_size = 32}
+tiny = {hidden_size = 64, num_layers = 1}
 training = {num_iterations = 3, num_groups = 2, group_size = 2, lr = 1e-2}
 evaluation = {num_tasks = 2}
 
 [env_runners]
 engine = "vllm"
 num_env_runners = 2
-num_threads = 1
 kv_cache_gib = 0.25
 max_new_tokens = 8
 """

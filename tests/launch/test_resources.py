@@ -20,9 +20,9 @@ from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import Settings, TinySettings
 
 NUM_TOKENS, PROMPT = 512, 4
-WIDE = {"vocab_size": 8000, "hidden_size": 32, "num_layers": 1, "num_heads": 2}
-DEEP = {"vocab_size": 300, "hidden_size": 64, "num_layers": 6, "num_heads": 2}
-BROAD = {"vocab_size": 2000, "hidden_size": 256, "num_layers": 2, "num_heads": 4}
+WIDE = {"vocab_size": 8000, "hidden_size": 32, "num_layers": 1}
+DEEP = {"vocab_size": 300, "hidden_size": 64, "num_layers": 6}
+BROAD = {"vocab_size": 2000, "hidden_size": 256, "num_layers": 2}
 CASES = {
     "a large vocabulary": (WIDE, {}),
     "an entropy bonus": (WIDE, {"training": {"entropy_coeff": 0.01}}),
@@ -66,7 +66,7 @@ def test_a_step_takes_about_the_memory_that_is_estimated(case):
     tiny, more = CASES[case]
     learners = {"max_tokens_per_micro_batch": NUM_TOKENS, **more.get("learners", {})}
     settings = Settings.model_validate(
-        {"tiny": {**tiny, "intermediate_size": 2 * tiny["hidden_size"]}, **more}
+        {"tiny": tiny, **more}
         | {"learners": {"autocast": more.get("model", {}).get("dtype", "off"), **learners}}
         | {"env_runners": {"max_new_tokens": 8, **more.get("env_runners", {})}}
     )
@@ -88,7 +88,7 @@ def test_a_step_takes_about_the_memory_that_is_estimated(case):
 
 @pytest.mark.parametrize(("dtype", "num_copies"), [("float32", 1), ("bfloat16", 0)])
 def test_the_base_that_a_learner_and_its_engine_share_counts_once(dtype, num_copies):
-    kwargs = {"tiny": BROAD | {"intermediate_size": 512}, "model": {"dtype": dtype}}
+    kwargs = {"tiny": BROAD, "model": {"dtype": dtype}}
     apart, together = (
         estimate_memory(
             Settings.model_validate(
@@ -137,7 +137,7 @@ MODELS = {
     "name", ["qwen2", *(pytest.param(name, marks=pytest.mark.long) for name in ("tiny", "llama"))]
 )
 def test_processes_take_about_the_memory_that_is_estimated(name, tmp_path):
-    tiny = {"hidden_size": 512, "num_layers": 8, "num_heads": 8, "intermediate_size": 2048}
+    tiny = {"hidden_size": 512, "num_layers": 8}
     model = {"name": "tiny"}
     if MODELS[name] is not None:
         model = {"name": str(tmp_path / name), "dtype": "auto"}
@@ -146,7 +146,7 @@ def test_processes_take_about_the_memory_that_is_estimated(name, tmp_path):
     settings = Settings.model_validate(
         {"model": model, "warm_start": {"num_steps": 0}}
         | ({"tiny": tiny} if name == "tiny" else {})
-        | {"learners": {"max_tokens_per_micro_batch": 256, "num_threads": 1}}
+        | {"learners": {"max_tokens_per_micro_batch": 256}, "num_threads": 1}
         | {
             "env_runners": {
                 "max_concurrent_episodes": 16,

@@ -21,13 +21,13 @@ ROOT = Path(__file__).parents[2]
 TINY = """
 experiment = "tiny"
 environment = {id = "loud:Loud-v0", kwargs = {num_digits = 1, prompt = "compact"}}
-tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2}
 warm_start = {num_steps = 0}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 100000, num_groups = 4, group_size = 2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 4}
-output = {checkpoint_interval = 1000, tensorboard = false, num_checkpoints_kept = 1}
+output = {checkpoint_interval = 1000, loggers = ["episodes"], num_checkpoints_kept = 1}
 """
 LOUD = """
 import contextlib

@@ -28,14 +28,14 @@ TINY = """
 experiment = "tiny"
 deterministic = true
 environment = {kwargs = {num_digits = 1, prompt = "compact"}}
-tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2}
 lora = {rank = 4, alpha = 8.0}
 warm_start = {num_steps = 5, batch_size = 8}
-env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 4, num_groups = 4, group_size = 2, lr = 1e-2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 4}
-output = {checkpoint_interval = 1, tensorboard = false}
+output = {checkpoint_interval = 1, loggers = ["episodes"]}
 """
 """Settings of a run of seconds, in the driver's process."""
 
@@ -127,11 +127,11 @@ def test_a_dry_run_prints_the_settings_as_toml_and_the_memory(config, tmp_path, 
 
 
 def test_the_memory_of_a_tiny_model_is_counted_by_hand():
-    tiny = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64}
+    tiny = {"hidden_size": 32, "num_layers": 1}
     settings = Settings(tiny={**tiny, "vocab_size": 300}, lora={"rank": 2})
-    attention, mlp = 4 * 32 * 32 + 4 * 32, 3 * 32 * 64
+    attention, mlp = 4 * 32 * 32 + 4 * 32, 3 * 32 * 88
     weights = 300 * 32 + attention + mlp + 3 * 32
-    adapter = 2 * (4 * (32 + 32) + 3 * (32 + 64))
+    adapter = 2 * (4 * (32 + 32) + 3 * (32 + 88))
     estimate = estimate_memory(settings)
     assert estimate["base_weights"] == pytest.approx(weights * 4 / 2**20)
     assert estimate["optimizer"] == pytest.approx(adapter * 12 / 2**20)
@@ -144,9 +144,9 @@ def test_the_memory_of_a_tiny_model_is_counted_by_hand():
 
 
 def test_the_memory_of_a_sharded_base_is_counted_by_hand():
-    tiny = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64}
+    tiny = {"hidden_size": 32, "num_layers": 2}
     whole = Settings(tiny={**tiny, "vocab_size": 300}, learners={"num_learners": 4})
-    layer, rest = 4 * 32 * 32 + 4 * 32 + 3 * 32 * 64 + 2 * 32, 300 * 32 + 32
+    layer, rest = 4 * 32 * 32 + 4 * 32 + 3 * 32 * 88 + 2 * 32, 300 * 32 + 32
     sharded = whole.model_copy(
         update={"learners": LearnerSettings(num_learners=4, shard_base=True)}
     )
@@ -199,18 +199,19 @@ def test_an_output_folder_that_cannot_be_written_is_said_before_the_run(config, 
 
 def test_wandb_that_is_not_installed_is_said(config, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert main([config, "output.wandb=offline"]) == 2
+    assert main([config, "output.loggers=['wandb']"]) == 2
     assert "pip install 'agentpeft[wandb]'" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_under_its_id_at_wandb(config, tmp_path, start, wandb):
+def test_a_resumed_run_goes_on_under_its_id_at_wandb(config, tmp_path, start, wandb, monkeypatch):
     """Offline, each process leaves a file of its own; both are of one run, one after the other.
 
     The id is in the checkpoint: the run's logs need not come along.
     """
-    few = ("output.wandb=offline", "training.num_iterations=1")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    few = ("output.loggers=['wandb', 'episodes']", "training.num_iterations=1")
     assert start(config, *few).wait() == 0
     run_dir = only_run(tmp_path)
     (run_dir / "logs").rename(tmp_path / "logs")

@@ -22,13 +22,14 @@ TINY = """
 experiment = "tiny"
 deterministic = true
 environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
-tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2}
 lora = {rank = 4, alpha = 8.0}
-env_runners = {num_threads = 1, max_new_tokens = 4}
+env_runners = {max_new_tokens = 4}
 training = {algorithm = "reinforce", num_iterations = 4, num_groups = 4, group_size = 2, lr = 1e-2}
-learners = {num_learners = 2, num_threads = 1}
+learners = {num_learners = 2}
 evaluation = {num_tasks = 4}
-output = {checkpoint_interval = 1, num_checkpoints_kept = 4, tensorboard = false}
+output = {checkpoint_interval = 1, num_checkpoints_kept = 4, loggers = ["episodes"]}
 """
 
 

@@ -20,7 +20,6 @@ SMALLER = (
     "evaluation.num_tasks=50",
     "tiny.hidden_size=128",
     "tiny.num_layers=2",
-    "tiny.intermediate_size=256",
     "tiny.vocab_size=1024",
     "warm_start.num_steps=200",
     "warm_start.lr=1e-2",
@@ -28,12 +27,11 @@ SMALLER = (
     "training.num_groups=16",
     "training.lr=2e-3",
     "training.lr_schedule=constant",
-    "learners.num_threads=1",
     "env_runners.engine=vllm",
-    "env_runners.num_threads=1",
+    "num_threads=1",
     "env_runners.kv_cache_gib=0.25",
     "env_runners.max_new_tokens=40",
-    "output.tensorboard=false",
+    "output.loggers=['episodes']",
 )
 """One kind of change, words that the model knows, and a model that learns them in a minute."""
 

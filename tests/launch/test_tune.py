@@ -14,10 +14,10 @@ from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, read_s
 from agentpeft.policies.settings.config import Settings
 
 VALUES = {
-    "tiny": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64},
+    "tiny": {"hidden_size": 32, "num_layers": 2},
     "lora": {"rank": 2},
-    "env_runners": {"num_env_runners": 0, "num_threads": 1, "max_new_tokens": 4},
-    "learners": {"num_threads": 1},
+    "num_threads": 1,
+    "env_runners": {"num_env_runners": 0, "max_new_tokens": 4},
     "environment": {"kwargs": {"reward": {"length_cost": 0.1}}},
     "training": {"num_iterations": 2, "num_groups": 2, "group_size": 3},
     "evaluation": {"num_tasks": 4},

@@ -16,7 +16,7 @@ from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.run.run_folder import read_start
 from agentpeft.policies.models.tiny_cache import load_tiny
 
-ALL = ("lora.use_lora=false", "training.lr=3e-3")
+ALL = ("lora.rank=0", "training.lr=3e-3")
 
 
 def call(main, *words):

@@ -18,7 +18,7 @@ from agentpeft.policies.settings.config import LoraSettings, Settings, TrainingS
 from agentpeft.policies.workers.learner_group import LearnerActor
 
 
-def make_policy(hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=False, use_lora=True):
+def make_policy(hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=False, rank=4):
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=vocab, hidden_size=hidden, intermediate_size=4 * hidden,
@@ -30,7 +30,7 @@ def make_policy(hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=Fals
         base.model.lm_head.weight.mul_(10)  # else no hidden state can be sure of a token
     policy = attach_lora(
         base,
-        LoraSettings(use_lora=use_lora, rank=4, alpha=8.0),
+        LoraSettings(rank=rank, alpha=8.0),
         gradient_checkpointing=checkpointing,
     )
     if nonzero:

@@ -6,7 +6,7 @@ from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import TinySettings
 
-SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
+SMALL = TinySettings(hidden_size=32, num_layers=2)
 IDS = torch.arange(4, 16)[None]
 
 

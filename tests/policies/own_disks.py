@@ -106,7 +106,7 @@ def test_the_built_in_model_and_a_task_file_reach_every_machine(home, nodes, cap
 def test_a_base_and_an_adapter_over_it_reach_every_machine_and_are_named_as_the_driver_does(
     home, nodes
 ):
-    tiny = TinySettings(hidden_size=64, num_layers=2, num_heads=2, intermediate_size=128)
+    tiny = TinySettings(hidden_size=64, num_layers=2)
     base = build_tiny(tiny, ["1+2=3"])
     base.model.save_pretrained("base")
     base.tokenizer.save_pretrained("base")

@@ -3,27 +3,22 @@
 SMALL = (
     "tiny.hidden_size=32",
     "tiny.num_layers=2",
-    "tiny.num_heads=2",
-    "tiny.intermediate_size=64",
     "tiny.vocab_size=300",
-    "tiny.max_context_tokens=256",
 )
 
 ONE_PROCESS = (
     *SMALL,
     "env_runners.num_env_runners=0",
     "env_runners.max_new_tokens=4",
-    "env_runners.num_threads=1",
-    "learners.num_threads=1",
+    "num_threads=1",
 )
 
 TWO_RUNNERS = (
     *SMALL,
     "lora.rank=2",
     "env_runners.num_env_runners=2",
-    "env_runners.num_threads=1",
+    "num_threads=1",
     "env_runners.max_new_tokens=4",
-    "learners.num_threads=1",
     "training.num_groups=4",
     "training.group_size=3",
     "training.algorithm=reinforce",

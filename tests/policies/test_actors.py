@@ -29,8 +29,7 @@ TINY = (
     "lora.rank=2",
     "training.algorithm=reinforce",
     "env_runners.max_new_tokens=4",
-    "env_runners.num_threads=1",
-    "learners.num_threads=1",
+    "num_threads=1",
 )
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import it
 REQUESTS = [GroupRequest(position, 2) for position in range(5)]

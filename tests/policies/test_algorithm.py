@@ -107,7 +107,7 @@ def test_training_changes_the_adapter_and_episodes_are_written(build):
 
 
 def test_evaluation_is_greedy_repeatable_and_apart_from_training(build):
-    algorithm = build("run", "output.episodes=false")
+    algorithm = build("run", "output.loggers=[]")
     results = [algorithm.evaluate() for _ in range(2)]
     assert results[0] == results[1]
     assert results[0]["num_episodes"] == 3

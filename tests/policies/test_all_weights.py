@@ -30,7 +30,7 @@ from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 TINY = (
     *ONE_PROCESS,
-    "lora.use_lora=false",
+    "lora.rank=0",
     "training.num_groups=2",
     "training.group_size=4",
     "training.lr=3e-3",
@@ -42,7 +42,7 @@ SPREAD = "environment.kwargs.reward={length_cost=0.1}"
 
 
 def full_learner(**training):
-    return make_learner(make_policy(use_lora=False), **training)
+    return make_learner(make_policy(rank=0), **training)
 
 
 def logprobs_of(model, trajectory):
@@ -93,7 +93,7 @@ def probability_of_5(learner):
 
 
 def test_the_reference_is_the_base_and_leaves_the_trained_weights_as_they_were():
-    policy, ids = make_policy(use_lora=False), torch.arange(12)[None]
+    policy, ids = make_policy(rank=0), torch.arange(12)[None]
     base = copy.deepcopy(policy.model)
     with torch.no_grad():
         for parameter in policy.trainable_parameters():
@@ -231,7 +231,6 @@ def test_reward_teaches_all_weights_of_the_tiny_model(build):
     settings = (
         *(f"environment.kwargs.{word}" for word in easy),
         "tiny.hidden_size=64",
-        "tiny.intermediate_size=128",
         "warm_start.num_steps=80",
         "warm_start.batch_size=32",
         "warm_start.lr=5e-3",
@@ -245,16 +244,16 @@ def test_reward_teaches_all_weights_of_the_tiny_model(build):
 
 
 def test_an_adapter_is_no_start_for_all_weights():
-    policy = make_policy(use_lora=False)
+    policy = make_policy(rank=0)
     base = replace(policy.base, adapter_path="some/adapter")
     with pytest.raises(SettingsError, match="merge it first"):
-        attach_lora(base, LoraSettings(use_lora=False))
+        attach_lora(base, LoraSettings(rank=0))
 
 
 def test_what_transformers_refuses_to_write_does_not_cost_the_run(tmp_path):
     base = load_base(Settings(**with_overrides({}, list(TINY))))
     base.model.generation_config.temperature = 0.9  # without do_sample, as some hub models have it
-    policy = attach_lora(base, LoraSettings(use_lora=False))
+    policy = attach_lora(base, LoraSettings(rank=0))
     eos = base.model.generation_config.eos_token_id
     policy.save(tmp_path)
     saved = json.loads((tmp_path / "generation_config.json").read_text())

@@ -55,7 +55,7 @@ def test_an_adapter_travels_in_bfloat16_where_learner_and_base_are():
     assert not travels(make_learner("off"))
     assert not travels(make_learner("auto"))  # small models on CPUs: off
     assert not travels(make_learner(model={"dtype": "float32"}))
-    assert not travels(make_learner(lora={"use_lora": False}))
+    assert not travels(make_learner(lora={"rank": 0}))
 
 
 def test_the_learner_says_the_same_to_the_bit_with_the_weights_that_it_sends(learner):

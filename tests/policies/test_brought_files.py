@@ -53,7 +53,8 @@ def test_task_files_and_chats_are_found_wherever_settings_name_them(
         environment={"kwargs": {"data": {"tasks": "train.jsonl", "index": "index.json"}}},
         evaluation={"env_kwargs": {"data": "held_out"}},
         curriculum={"stages": [{"data": "stage.jsonl"}, {"sources": sources}]},
-        warm_start={"num_steps": 1, "chats": "chats.jsonl"},
+        training={"chats": "chats.jsonl"},
+        warm_start={"num_steps": 1},
     )
     files = FilesToSend.of(settings)
     gone = [tmp_path / name for name in (*names, "held_out")]
@@ -63,7 +64,7 @@ def test_task_files_and_chats_are_found_wherever_settings_name_them(
         *there.environment.kwargs["data"].values(),
         there.curriculum.stages[0]["data"],
         there.curriculum.stages[1]["sources"][0]["kwargs"]["data"],
-        there.warm_start.chats,
+        there.training.chats,
     ]
     assert [Path(path).read_text() for path in found] == names
     assert all(Path(path).is_relative_to(cache) for path in found)

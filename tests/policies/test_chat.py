@@ -101,7 +101,7 @@ def test_a_tokenizer_without_any_stop_token_is_refused():
 
 @pytest.mark.parametrize(("eos", "more"), [(None, set()), (7, {7}), ([7, 9], {7, 9})])
 def test_a_model_stops_where_its_own_generation_config_says(eos, more):
-    base = build_tiny(TinySettings(hidden_size=32, num_layers=1, num_heads=2), ["some text"])
+    base = build_tiny(TinySettings(hidden_size=32, num_layers=1), ["some text"])
     before = make_chat(base, Settings()).stop_token_ids
     base.model.generation_config.eos_token_id = eos
     assert make_chat(base, Settings()).stop_token_ids == before | more

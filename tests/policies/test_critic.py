@@ -48,9 +48,7 @@ def states_before_turns(learner, kind, trajectory):
     return states
 
 
-@pytest.mark.parametrize(
-    "learners", [{}, {"share_prompts": False, "max_tokens_per_micro_batch": 9}]
-)
+@pytest.mark.parametrize("learners", [{}, {"max_tokens_per_micro_batch": 1}])
 @every_kind
 def test_values_and_their_gradient_are_those_of_each_sequence_alone(kind, learners):
     learner = make_critic_learner(kind, learners, num_epochs=1, gamma=1.0, lambda_=1.0)
@@ -78,7 +76,7 @@ def all_gradients(learner, groups):
 
 @every_kind
 @pytest.mark.parametrize("terms", [{}, {"algorithm": "a2c", "kl_coeff": 0.1}])
-@pytest.mark.parametrize("learners", [{"max_tokens_per_micro_batch": 30}, {"share_prompts": False}])
+@pytest.mark.parametrize("learners", [{"max_tokens_per_micro_batch": n} for n in (30, 1)])
 def test_cutting_into_micro_batches_changes_nothing(kind, terms, learners):
     whole, cut = (
         all_gradients(make_critic_learner(kind, part, **terms), random_groups())
@@ -130,7 +128,7 @@ def test_each_number_of_the_critic_matters(changed):
     ],
 )
 def test_values_cost_no_pass_where_one_is_taken_anyway(terms, passes):
-    learner = make_learner(learners={"share_prompts": False}, **terms)
+    learner = make_learner(**terms)
     calls = []
     learner.policy.model.register_forward_pre_hook(lambda *_: calls.append(1))
     learner.update(random_groups())

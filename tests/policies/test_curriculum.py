@@ -34,8 +34,7 @@ FRONTIER = (
     "environment.kwargs.operations=['addition','subtraction']",
 )
 RESAMPLED = (
-    "training.dynamic_sampling=true",
-    "training.max_resampled_groups=3",
+    "training.dynamic_sampling=3",
     "training.group_size=2",
     "env_runners.max_new_tokens=1",
 )
@@ -336,7 +335,7 @@ def test_dynamic_sampling_fills_the_batch_with_groups_that_have_spread(build):
     """With a limit that is never reached, each update has `num_groups` groups that teach."""
     runs = {}
     for limit in (0, 100):
-        algorithm = build(str(limit), *RESAMPLED, f"training.max_resampled_groups={limit}")
+        algorithm = build(str(limit), *RESAMPLED, f"training.dynamic_sampling={limit or 'true'}")
         runs[limit] = [algorithm.train() for _ in range(4)]
     taught = {
         limit: [row["sample/num_episodes"] / 2 - row["train/num_dropped_groups"] for row in rows]
@@ -495,7 +494,6 @@ def test_the_state_of_an_ordinary_run_is_small(make):
             "environment.kwargs.adaptive=true training.algorithm=sft training.group_size=",
             "algorithm 'sft' samples nothing",
         ),
-        ("training.max_resampled_groups=1", "no effect without training.dynamic_sampling"),
     ],
 )
 def test_contradictions_are_refused_with_one_message(overrides, message):

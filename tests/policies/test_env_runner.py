@@ -101,7 +101,7 @@ def test_records_tell_episodes_in_words(build):
         == group.trajectories[0].loss_mask.sum()
         == report.counts.num_sampled_tokens
     )
-    _, quiet = play(build(lambda session, turn: "hello", "output.episodes=false"), (5, 1))
+    _, quiet = play(build(lambda session, turn: "hello", "output.loggers=[]"), (5, 1))
     assert quiet.records[0].messages == ()
 
 

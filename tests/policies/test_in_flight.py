@@ -38,7 +38,6 @@ TURN = 120
 TINY = (
     *SMALL,
     f"env_runners.max_new_tokens={TURN}",
-    "tiny.max_context_tokens=1024",
     "environment.id=Tests/Word-v0",
     *IN_FLIGHT,
 )

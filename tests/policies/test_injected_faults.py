@@ -7,6 +7,7 @@ import pytest
 from faulty_parts import EngineAround, runner_with
 from small_model import ONE_PROCESS
 
+from agentpeft.policies.delivery import probe
 from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines import fusing
@@ -81,7 +82,7 @@ def changed(adapter, change, part="lora_B"):
     return replace(adapter, weights=weights)
 
 
-FULL = "lora.use_lora=false"
+FULL = "lora.rank=0"
 DAMAGES = {
     "truncated": lambda a: changed(a, lambda w: w[:-1]),
     "incomplete": lambda a: replace(a, weights=dict(list(a.weights.items())[:-1])),
@@ -210,7 +211,7 @@ def test_stale_keys_and_values_are_found_by_sampling(start, caplog):
     assert "but sampling_mean is" in caplog.text
 
 
-def test_a_probe_is_made_at_its_interval_and_has_its_limit(start):
+def test_a_probe_is_made_at_its_interval_and_has_its_limit(start, monkeypatch):
     learner, runners = start("fault_tolerance.probe_interval=2")
     found = []
     for _ in range(2):
@@ -219,8 +220,9 @@ def test_a_probe_is_made_at_its_interval_and_has_its_limit(start):
     assert found[0] == {} and "probe_mean" in found[1]
     learner, runners = start("fault_tolerance.probe_interval=0")
     assert send_and_prove(learner.pack_adapter(), runners) == {}
+    monkeypatch.setattr(probe, "_EXACT_LIMIT", 1e-12)
     with pytest.raises(DeliveryError, match=r"probe_mean is .* \(limit 1e-12\)"):
-        start("fault_tolerance.max_probe_difference=1e-12", "lora.rank=3")
+        start("lora.rank=3")
 
 
 def test_a_step_that_fused_weights_round_away_is_no_delivery(start, monkeypatch):
@@ -250,11 +252,13 @@ def test_all_weights_are_proven_as_an_adapter_is(start, algorithm):
     assert metrics["canary"] == pytest.approx(1)
 
 
-def test_an_engine_that_stays_at_the_base_is_found_by_the_canary_of_all_weights(start, caplog):
+def test_an_engine_that_stays_at_the_base_is_found_by_the_canary_of_all_weights(
+    start, caplog, monkeypatch
+):
     """The limit is so wide that the log-probabilities alone would pass."""
     around = first_only(lambda engine: LyingEngine(engine, MISTAKES["skipped"]))
-    limit = "fault_tolerance.max_probe_difference=1.0"
-    learner, runners = start(FULL, limit, kind=runner_with(around))
+    monkeypatch.setattr(probe, "_EXACT_LIMIT", 1.0)
+    learner, runners = start(FULL, kind=runner_with(around))
     learner.call(SteppingLearner.next_version)
     assert send_and_prove(learner.pack_adapter(), runners)["canary"] == pytest.approx(1)
     assert runners.counts["num_failed_deliveries"] == 1 and "but canary is" in caplog.text

@@ -27,7 +27,7 @@ every_normalization = pytest.mark.parametrize("algorithm", ["grpo", "raft", "dr_
 
 
 @every_normalization
-@pytest.mark.parametrize("learners", [{"max_tokens_per_micro_batch": 30}, {"share_prompts": False}])
+@pytest.mark.parametrize("learners", [{"max_tokens_per_micro_batch": n} for n in (30, 1)])
 def test_cutting_into_micro_batches_changes_nothing(algorithm, learners):
     terms = {**TERMS, "algorithm": algorithm}
     whole, cut = (
@@ -330,9 +330,9 @@ def test_an_update_that_is_interrupted_anywhere_can_be_rolled_back(num_passes):
 
 
 def test_of_all_weights_an_update_that_has_begun_cannot_be_undone():
-    learner = make_learner(make_policy(use_lora=False))
+    learner = make_learner(make_policy(rank=0))
     learner.settings = learner.settings.model_copy(
-        update={"lora": learner.settings.lora.model_copy(update={"use_lora": False})}
+        update={"lora": learner.settings.lora.model_copy(update={"rank": 0})}
     )
     learner.update(random_groups())
     assert learner.roll_back(1) and not learner.roll_back(0)

@@ -221,7 +221,7 @@ def test_config_notes_the_base(tmp_path):
 
 
 def test_full_policy_trains_all_weights_and_delivers_them(tmp_path):
-    policy = make_policy(LoraSettings(use_lora=False))
+    policy = make_policy(LoraSettings(rank=0))
     assert isinstance(policy, FullPolicy)
     policy.load_weights(random_weights(policy))
     version = make_version(1, "run", policy.adapter_weights(), policy.scaling)
@@ -229,7 +229,7 @@ def test_full_policy_trains_all_weights_and_delivers_them(tmp_path):
     other.load_state_dict(merged_state(other.state_dict(), version)[0], strict=False)
     assert torch.equal(logits(other), logits(policy.model))
     policy.save(tmp_path)
-    again = make_policy(LoraSettings(use_lora=False))
+    again = make_policy(LoraSettings(rank=0))
     again.load(tmp_path)
     assert torch.equal(logits(again.model), logits(policy.model))
 

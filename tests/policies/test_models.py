@@ -14,7 +14,7 @@ from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import LoraSettings, ModelSettings, Settings, TinySettings
 
-SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
+SMALL = TinySettings(hidden_size=32, num_layers=2)
 
 
 def load(name, **model):
@@ -134,7 +134,7 @@ DAMAGES = {
     "other names": (lambda w: [w.update({f"x.{n}": w.pop(n)}) for n in [*w]], {}, "lack "),
     "nothing": (lambda w: w.clear(), {}, "lack "),
     "shape": (lambda w: w.update({QUERY: w[QUERY][:16].clone()}), {}, SHORT),
-    "wider": (lambda w: None, {"intermediate_size": 64}, "(32, 48) in its files"),
+    "wider": (lambda w: None, {"intermediate_size": 64}, "(32, 88) in its files"),
     "tied, another head": (
         lambda w: w.update({HEAD: w[EMBEDDINGS] + 1}),
         {},
@@ -246,7 +246,7 @@ def test_four_bits_without_their_package_name_the_extra(folder, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "bitsandbytes", raising=False)
     with pytest.raises(SettingsError, match=r"needs bitsandbytes: pip install 'agentpeft\[quan"):
-        load(folder, load_in_4bit=True)
+        load(folder, dtype="nf4")
 
 
 OWN_CLASS = """

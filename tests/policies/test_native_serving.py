@@ -14,7 +14,7 @@ from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.settings.config import Settings, TinySettings
 
-SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
+SMALL = TinySettings(hidden_size=32, num_layers=2)
 
 
 def make_settings(serving):

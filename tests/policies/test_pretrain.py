@@ -26,7 +26,6 @@ from agentpeft.policies.rollout.oracle import (
 )
 from agentpeft.policies.settings.config import (
     EnvironmentSettings,
-    EnvRunnerSettings,
     ModelSettings,
     Settings,
     TinySettings,
@@ -34,9 +33,9 @@ from agentpeft.policies.settings.config import (
 )
 
 STAGES = WarmStartSettings(
-    num_steps=100, batch_size=2, stages=[{"num_digits": n} for n in (1, 2, 3)]
+    num_steps=100, batch_size=2, env_kwargs=[{"num_digits": n} for n in (1, 2, 3)]
 )
-SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
+SMALL = TinySettings(hidden_size=32, num_layers=2)
 ARITHMETIC = EnvironmentSettings(kwargs={"num_digits": 1, "prompt": "compact"})
 DB_BENCH = EnvironmentSettings(id="AgentPEFT/DBBench-v0")
 
@@ -95,7 +94,7 @@ def test_stages_follow_one_another_with_tasks_of_their_own():
 
 
 def test_the_target_counts_in_the_last_stage():
-    warm_start = WarmStartSettings(num_steps=100, target_success=0.5, stages=[{}, {}])
+    warm_start = WarmStartSettings(num_steps=100, target_success=0.5, env_kwargs=[{}, {}])
     factors = play_schedule(PretrainSchedule(warm_start), [1.0] * 100)
     assert len(factors) == 64 and factors[57:] == [1.0, 1.0, *(n / 6 for n in range(5, 0, -1))]
 
@@ -339,10 +338,10 @@ def test_an_error_in_the_process_of_batches_is_its_own():
     assert active_children() == []
 
 
-def test_context_that_is_too_small_is_one_message():
-    tiny = SMALL.model_copy(update={"max_context_tokens": 8})
-    with pytest.raises(SettingsError, match=r"raise tiny.max_context_tokens \(now 8\)"):
-        load_tiny(make_settings(tiny=tiny, env_runners=EnvRunnerSettings(max_new_tokens=4)))
+def test_an_episode_that_is_too_long_is_one_message():
+    settings = make_settings(environment=EnvironmentSettings(kwargs={"num_digits": 400}))
+    with pytest.raises(SettingsError, match="the tiny model reads 1024: make the tasks shorter"):
+        load_tiny(settings)
 
 
 def test_cache_that_cannot_be_written_is_one_message(tmp_path, monkeypatch):

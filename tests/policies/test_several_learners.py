@@ -90,7 +90,7 @@ def test_two_learners_equal_one_with_every_term(pair, terms):
 
 @pytest.mark.parametrize("name", ["grpo", "a2c"])
 def test_two_learners_equal_one_where_all_weights_are_trained(pair, name):
-    terms = (f"training.algorithm={name}", "training.kl_coeff=0.1", "lora.use_lora=false")
+    terms = (f"training.algorithm={name}", "training.kl_coeff=0.1", "lora.rank=0")
     metrics = assert_several_equal_one(pair, terms, batches_of_different_sizes())
     assert metrics["train/kl"] > 0
 

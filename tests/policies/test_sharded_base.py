@@ -97,7 +97,7 @@ def trio(cluster):
     [
         ("training.algorithm=grpo",),
         ("training.algorithm=grpo", "learners.gradient_checkpointing=true"),
-        ("training.algorithm=grpo", "learners.share_prompts=false"),
+        ("training.algorithm=grpo", "learners.max_tokens_per_micro_batch=1"),
         ("training.algorithm=grpo", "training.num_minibatches=2", "training.num_epochs=2"),
         ("training.algorithm=gspo", "training.kl_coeff=0.1", "training.entropy_coeff=0.01"),
         ("training.algorithm=rloo", "training.kl_coeff=0.1"),
@@ -256,8 +256,8 @@ def test_a_killed_learner_of_a_sharded_base_is_one_clear_error_within_seconds(tr
     ("overrides", "message"),
     [
         (("learners.num_learners=1",), "learners.num_learners must be >= 2, got 1"),
-        (("lora.use_lora=false",), "trains all weights: set it to false"),
-        (("model.name=a/b", "model.load_in_4bit=true"), "set model.load_in_4bit to false"),
+        (("lora.rank=0",), "trains all weights: set it to false"),
+        (("model.name=a/b", "model.dtype=nf4"), "set model.dtype to 'bfloat16'"),
     ],
 )
 def test_settings_that_a_sharded_base_contradicts_are_refused(overrides, message):

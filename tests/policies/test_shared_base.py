@@ -116,9 +116,7 @@ def test_a_teacher_over_the_same_base_shares_it(folder, tmp_path, monkeypatch):
         lambda settings: load_served_base(settings.with_model(dtype="bfloat16")).model,
         lambda settings: (
             make_learner(
-                settings.model_copy(
-                    update={"lora": settings.lora.model_copy(update={"use_lora": False})}
-                )
+                settings.model_copy(update={"lora": settings.lora.model_copy(update={"rank": 0})})
             ).policy.model
         ),
     ],

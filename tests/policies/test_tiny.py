@@ -4,14 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentpeft.envs import SettingsError
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.policy_base import compute_fingerprint
 from agentpeft.policies.models.tiny import build_tiny, train_tokenizer
 from agentpeft.policies.settings.config import ModelSettings, Settings, TinySettings
 
 CORPUS = ["SELECT name FROM pets WHERE age > 30", "Compute 12+34=", "Final Answer: [(2,)]"] * 5
-SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
+SMALL = TinySettings(hidden_size=32, num_layers=2)
 TOKENIZER = train_tokenizer(CORPUS, SMALL)
 OF_WORDS = train_tokenizer(CORPUS, SMALL.model_copy(update={"copies_words": True}))
 EACH = pytest.mark.parametrize("tokenizer", [TOKENIZER, OF_WORDS], ids=["spanning", "of words"])
@@ -98,9 +97,12 @@ def test_an_untrained_model_looks_for_what_came_after_the_last_time():
     assert second[:, :2, again, again - 59].mean() > 0.04  # of 60 to 119 places
 
 
-def test_uneven_heads_are_refused():
-    with pytest.raises(SettingsError, match=r"multiple of 2 \* tiny.num_heads = 6, got 32"):
-        build_tiny(SMALL.model_copy(update={"num_heads": 3}), CORPUS)
+@pytest.mark.parametrize(
+    ("width", "num_heads", "inner"), [(32, 2, 88), (64, 2, 176), (128, 4, 344), (192, 4, 512)]
+)
+def test_heads_and_inner_layers_follow_the_width(width, num_heads, inner):
+    tiny = TinySettings(hidden_size=width)
+    assert (tiny.num_heads, tiny.intermediate_size) == (num_heads, inner)
 
 
 def test_saved_model_and_tokenizer_load_as_they_were(tmp_path):

@@ -38,7 +38,7 @@ CALLS = """
 name = "model"
 tool_calls = true
 [lora]
-use_lora = false
+rank = 0
 [environment]
 id = "AgentPEFT/Arithmetic-v0"
 kwargs = {prompt = "tools", num_digits = 1}
@@ -295,7 +295,11 @@ def test_all_calls_of_a_turn_are_answered_before_the_next():
         return "Look.".join(first) if turn == 0 else oracle[session][turn - 1]
 
     values = ["environment.kwargs.invalid_ends=false", "environment.kwargs.max_turns=9"]
-    values += ["output.episodes=true", "env_runners.engine=scripted", "training.group_size=2"]
+    values += [
+        "output.loggers=['episodes']",
+        "env_runners.engine=scripted",
+        "training.group_size=2",
+    ]
     values += ["environment.kwargs.reward={turn_cost=0.25}"]
     settings = Settings(**with_overrides(make_settings().model_dump(), values))
     player = Player(chat, ScriptedEngine(chat, say), oracle)

@@ -26,7 +26,7 @@ TINY = (
     *SMALL,
     "lora.rank=4",
     "env_runners.max_new_tokens=8",
-    "learners.num_threads=1",
+    "num_threads=1",
 )
 ALONE = Peers()
 

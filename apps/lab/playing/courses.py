@@ -36,7 +36,7 @@ from agentpeft.policies.rollout.play import ScriptedAgent, play_episode, run_wit
 def list_names(episodes: Sequence[tuple[EpisodeName, EpisodeRecord]]) -> RenderableType:
     """Returns the names of episodes, with what is known of each."""
     if not episodes:
-        return Text("no episodes were recorded (output.episodes keeps them)")
+        return Text("no episodes were recorded (output.loggers keeps them with episodes)")
     table = Table("episode", "adapter", "outcome", "return", "turns", "task", box=None)
     for name, record in episodes:
         numbers = f"{record.episode_return:.3g}", str(record.num_turns)

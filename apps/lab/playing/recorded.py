@@ -138,7 +138,7 @@ def read_episode(run: Path, name: EpisodeName) -> RecordedEpisode:
     row = _last(read_sessions(run, name.mode), name)
     if row is None:
         path = run / "sessions" / f"{name.mode}.jsonl"
-        lacks = "" if path.is_file() else f" (no {path}: output.episodes keeps them)"
+        lacks = "" if path.is_file() else f" (no {path}: output.loggers keeps them with episodes)"
         raise SettingsError(
             f"no episode {name} in {run}{lacks}; agentpeft replay {run} lists the last ones"
         )

@@ -129,10 +129,10 @@ def _sample(
     """Returns `num_samples` episodes of the recorded one's task."""
     with recorded.open_tasks() as (stage, _, _):
         request = GroupRequest(recorded.record.group_id, num_samples, recorded.name.mode, stage)
-    output = settings.output.model_copy(update={"episodes": True})
+    output = settings.output.model_copy(update={"loggers": ("episodes",)})
     settings = _warm_started(settings.model_copy(update={"output": output}), recorded.run)
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    torch.set_num_threads(settings.env_runners.num_threads)
+    torch.set_num_threads(settings.threads_per_env_runner)
     adapter, tokenizer = _load_version(settings, *version)
     with closing(EnvRunner(settings, make_engine=make_engine)) as runner:
         runner.load_adapter(adapter)

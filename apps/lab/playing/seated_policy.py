@@ -77,7 +77,7 @@ def open_policy(settings: Settings, path: Path) -> Iterator[SeatedPolicy]:
         settings = read_start([str(run_dir / CONFIG_FILE)], []).settings
     (contestant,) = find_contestants(settings, [str(path)], "adapter", [], None, [])
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    torch.set_num_threads(settings.env_runners.num_threads)
+    torch.set_num_threads(settings.threads_per_env_runner)
     with seated(settings, contestant, Methods()) as seat, closing(seat.player.engine) as engine:
         limit = settings.env_runners.max_new_tokens
         yield SeatedPolicy(contestant.name, seat.player.chat, engine, limit)

@@ -112,7 +112,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
         kv_cache_bytes=_CPU_CACHE_BYTES if given is None and device.type == "cpu" else given,
         gpu_share=gpu_share,
         num_parts=num_parts,
-        num_threads=own.num_threads,
+        num_threads=settings.threads_per_env_runner,
         num_adapters=settings.num_served_versions if serving == "native" else 1,
         sleeps=own.sleep_while_learning,
     )
@@ -142,7 +142,7 @@ def check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
     if settings.gpu_share == 0 and head_size not in _CPU_HEAD_SIZES:
         raise SettingsError(
             f"vLLM on a CPU takes heads of {', '.join(map(str, _CPU_HEAD_SIZES))} numbers, the "
-            f"model's have {head_size} (the tiny model's: tiny.hidden_size / tiny.num_heads)"
+            f"model's have {head_size} (the tiny model's: a quarter of tiny.hidden_size)"
         )
     width = head_size * max((shape.get("num_key_value_heads") or num_heads) // num_parts, 1)
     size = 4 if settings.dtype == "float32" else 2

@@ -103,7 +103,7 @@ class ModelRunner:
         self._layout: Layout = "padded"
         self._attention: Callable[[], AbstractContextManager[None]] = nullcontext
         if can_pack(policy.base.model, policy.model):
-            self._layout = "shared" if settings.learners.share_prompts else "packed"
+            self._layout = "shared"
             self._attention = partial(packed_attention, policy.base.model)
         self._autocast = uses_autocast(settings, policy.model, self._device)
 

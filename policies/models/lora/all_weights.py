@@ -1,4 +1,4 @@
-"""A policy of which all weights are trained (`lora.use_lora = false`)."""
+"""A policy of which all weights are trained (`lora.rank = 0`)."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

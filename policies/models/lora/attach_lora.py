@@ -165,7 +165,7 @@ def attach_lora(
         base.model.enable_input_require_grads()  # type: ignore[no-untyped-call]
     if not lora.use_lora and base.adapter_path is not None:
         raise SettingsError(
-            f"model.name {base.adapter_path} is an adapter, and lora.use_lora = false trains all "
+            f"model.name {base.adapter_path} is an adapter, and lora.rank = 0 trains all "
             "weights of a whole model: merge it first (launch/merge.py)"
         )
     if not lora.use_lora:

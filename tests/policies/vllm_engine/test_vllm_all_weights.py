@@ -112,17 +112,16 @@ def test_what_a_learner_trains_is_delivered_whole_and_proven(vllm, tmp_path, mon
     settings = Settings(
         environment={"kwargs": {"num_digits": 1, "prompt": "compact"}},
         model={"dtype": dtype},
-        tiny={"hidden_size": 64, "num_layers": 2, "num_heads": 2, "intermediate_size": 64},
-        lora={"use_lora": False},
+        tiny={"hidden_size": 64, "num_layers": 2},
+        lora={"rank": 0},
         env_runners={
             "num_env_runners": 0,
             "engine": "vllm",
-            "num_threads": 1,
             "kv_cache_gib": 0.05,
             "max_new_tokens": 4,
         },
         training={"lr": 1e-3 if dtype == "float32" else 1e-5},
-        learners={"num_threads": 1},
+        num_threads=1,
     )
     learner, runners = LearnerGroup(settings, Steps), EnvRunnerGroup(settings)
     send_and_prove(learner.pack_adapter(), runners)

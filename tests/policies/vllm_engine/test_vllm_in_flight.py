@@ -90,14 +90,13 @@ RUN = """
 max_adapter_lag = 1
 in_flight_updates = true
 environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
-tiny = {hidden_size = 32, num_layers = 1, num_heads = 1, intermediate_size = 32}
+num_threads = 1
+tiny = {hidden_size = 64, num_layers = 1}
 lora = {rank = 2}
 training = {num_groups = 4, group_size = 3, lr = 1e-2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 0}
 [env_runners]
 engine = "vllm"
-num_threads = 1
 kv_cache_gib = 0.05
 max_new_tokens = 150
 """

@@ -22,13 +22,13 @@ from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 ROOT = Path(__file__).parents[3]
 CONFIG = """
 environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
-tiny = {hidden_size = 32, num_layers = 1, num_heads = 1, intermediate_size = 32}
+num_threads = 1
+tiny = {hidden_size = 64, num_layers = 1}
 lora = {rank = 2}
-env_runners = {engine = "vllm", num_threads = 1, kv_cache_gib = 0.05, max_new_tokens = 4}
+env_runners = {engine = "vllm", kv_cache_gib = 0.05, max_new_tokens = 4}
 training = {num_iterations = 100000, num_groups = 4, group_size = 3, lr = 1e-2}
-learners = {num_threads = 1}
 evaluation = {num_tasks = 0}
-output = {checkpoint_interval = 1, tensorboard = false}
+output = {checkpoint_interval = 1, loggers = ["episodes"]}
 """
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # five engines are started
 LIMIT_S = 10

@@ -27,9 +27,10 @@ sys.stdin.read()
 """
 
 
-def read(folder, dtype="auto", **own):
+def read(folder, dtype="auto", num_threads=2, **own):
     limits, model = {"engine": "vllm", "max_new_tokens": 8, **own}, {"dtype": dtype}
-    settings = Settings(env_runners=limits, lora={"rank": 24}, model=model)
+    lora = {"rank": 24}
+    settings = Settings(env_runners=limits, lora=lora, model=model, num_threads=num_threads)
     return read_vllm_settings(settings, folder)
 
 
@@ -106,7 +107,7 @@ def test_cores_have_one_owner_until_it_is_killed():
 
 def test_a_base_is_found_without_its_weights(folder, tmp_path):
     settings = Settings(
-        tiny={"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 32},
+        tiny={"hidden_size": 32, "num_layers": 1},
         env_runners={"max_new_tokens": 8},
     )
     base = load_base(settings)

@@ -25,14 +25,13 @@ pytestmark = pytest.mark.slow
 OVERLAPPED = """
 max_adapter_lag = 1
 environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
-tiny = {hidden_size = 32, num_layers = 1, num_heads = 1, intermediate_size = 32}
+num_threads = 1
+tiny = {hidden_size = 64, num_layers = 1}
 lora = {rank = 2}
 training = {num_groups = 4, group_size = 3, lr = 1e-2}
-learners = {num_threads = 1}
 [env_runners]
 engine = "vllm"
 serving = "native"
-num_threads = 1
 kv_cache_gib = 0.05
 max_new_tokens = 4
 """
