@@ -33,9 +33,14 @@ from typer import Argument, Option
 from agentpeft.apps.lab.run_view import MAX_SKILL_LINES, RunSnapshot, clean, render
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.reporting.run_data import Row, parse_row, read_run, read_sessions
+from agentpeft.launch.reporting.run_data import (
+    METRICS_FILE,
+    Row,
+    parse_row,
+    read_run,
+    read_sessions,
+)
 from agentpeft.launch.run.command_line import CommandLine
-from agentpeft.launch.run.metric_writers import METRICS_FILE
 
 _EVERY_S = 1.0
 _MAX_PAUSE_S = 5.0

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from agentpeft.envs import DataError, SettingsError
-from agentpeft.launch.run.metric_writers import METRICS_FILE
 from agentpeft.launch.run.run_folder import say_no_run
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.checkpointing.run_logs import SESSIONS
 
+METRICS_FILE = "metrics.jsonl"
 Row: TypeAlias = dict[str, Any]
 """A line of a JSONL file."""
 _PLACE: dict[str, Any] = {"iteration": int, "group_id": int, "sample": int}

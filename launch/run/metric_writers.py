@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from agentpeft.envs.system.whole_files import naming_file
+from agentpeft.launch.reporting.run_data import METRICS_FILE, Row, read_rows
 from agentpeft.launch.run.summary import LEFT
 from agentpeft.policies.settings.config import Settings
 
-METRICS_FILE = "metrics.jsonl"
 CONSOLE_FIELDS = {
     "loss": "train/policy_loss",
     "accuracy": "train/accuracy",
@@ -172,9 +172,6 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def read_metrics(run_dir: Path) -> list[dict[str, float | None]]:
-    """Returns the lines of a run's `metrics.jsonl`; none where there is no file."""
-    path = run_dir / METRICS_FILE
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def read_metrics(run_dir: Path) -> list[Row]:
+    """Returns the lines of a run's `metrics.jsonl`; none of a missing file. Raises: DataError."""
+    return list(read_rows(run_dir / METRICS_FILE))

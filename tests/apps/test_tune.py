@@ -8,8 +8,8 @@ import pytest
 from docs_blocks import ROOT, texts_of
 from ray import tune
 
+from agentpeft.apps.tune import make_trainable
 from agentpeft.envs import SettingsError
-from agentpeft.launch.tune import make_trainable
 from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, read_state
 from agentpeft.policies.settings.config import Settings
 
