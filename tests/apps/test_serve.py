@@ -567,6 +567,7 @@ def test_a_stop_closes_environments_and_ends_well(folder, number):
             env.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_step_that_never_ends_does_not_keep_a_server_from_ending(folder):
     with env_server(f"served_env:{TOY}", f"folder={folder}") as server, session(server) as client:

@@ -91,7 +91,15 @@ def test_a_conversation_without_room_is_truncated_and_a_prompt_refused(merged, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["agilerl", "rllib", "swift", "gem"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        pytest.param("agilerl", marks=pytest.mark.long),
+        "rllib",
+        pytest.param("swift", marks=pytest.mark.long),
+        "gem",
+    ],
+)
 def test_the_oracle_earns_the_same_through_a_trainer(library, merged, tmp_path, trainers):
     script = "peers_at_play.py" if library == "gem" else "trainers_at_play.py"
     words = [library] if library == "gem" else [library, merged]

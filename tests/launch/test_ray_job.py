@@ -73,6 +73,7 @@ def submit(python, env, working_dir, outputs, arguments=QUICKSTART):
     )
 
 
+@pytest.mark.long
 def test_a_submitted_job_trains_and_its_outputs_stay(python, head, working_dir, tmp_path_factory):
     outputs = tmp_path_factory.mktemp("runs")
     done = submit(python, head, working_dir, outputs)

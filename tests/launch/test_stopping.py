@@ -227,6 +227,7 @@ def test_nohup_holds_and_a_second_signal_ends_at_once_with_a_word(tmp_path, star
     ]
 
 
+@pytest.mark.long
 def test_one_stop_that_arrives_twice_is_one(tmp_path, start):
     process = start("training.num_groups=300")
     wait_for_iterations(tmp_path, process, 1)
@@ -265,9 +266,8 @@ def test_a_run_whose_lines_nobody_reads_goes_on(tmp_path, start, streams):
         assert "Traceback" not in text and "Exception" not in text
 
 
-@pytest.mark.parametrize(
-    "part", [pytest.param("gcs_server", marks=pytest.mark.long), "ray::LearnerActor"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("part", ["gcs_server", "ray::LearnerActor"])
 def test_sigterm_while_ray_or_its_actors_start_says_so(tmp_path, start, part):
     process = start(RAY)
 

@@ -347,11 +347,18 @@ main(sys.argv[2:])
 @pytest.mark.parametrize(
     "moment",
     [
-        "agentpeft.policies.learning.objective:Objective:compute:3",  # before the gradients
-        "agentpeft.policies.engines.transformers.batching:Batch:step:22",  # among tokens
-        "agentpeft.envs.system.whole_files::bring_to_disk:28",  # among a checkpoint's files
+        pytest.param(  # before the gradients
+            "agentpeft.policies.learning.objective:Objective:compute:3", id="update"
+        ),
+        pytest.param(  # among tokens
+            "agentpeft.policies.engines.transformers.batching:Batch:step:22",
+            id="rollout",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(  # among a checkpoint's files
+            "agentpeft.envs.system.whole_files::bring_to_disk:28", id="checkpoint"
+        ),
     ],
-    ids=["update", "rollout", "checkpoint"],
 )
 def test_a_run_killed_in_the_middle_goes_on_as_if_nothing_had_been(config, tmp_path, moment):
     always = "training.entropy_coeff=0.01"  # every episode counts, whatever its reward

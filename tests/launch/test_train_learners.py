@@ -107,6 +107,7 @@ def test_a_killed_learner_is_replaced(config, tmp_path, killed_s):
     assert {number for number in restarts if number is not None} == {1}
 
 
+@pytest.mark.long
 def test_a_killed_learner_ends_the_run_in_seconds_with_one_line(config, killed_s, capsys):
     assert main([config, "fault_tolerance.max_num_restarts=0"]) == 1
     assert time.monotonic() - killed_s[0] < 15

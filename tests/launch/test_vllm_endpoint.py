@@ -56,25 +56,31 @@ def models(run_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def urls(vllm, models, tmp_path_factory):
-    """The servers' URLs by the names of what they serve: one for the merged model, one for both."""
+def url(vllm, models, tmp_path_factory):
+    """Of a server of the base, and of the adapter over it."""
+    plain = str(models["plain"])
     lora = ["--enable-lora", "--lora-modules", f"trained={models['trained']}"]
-    plain, whole = str(models["plain"]), str(models["whole"])
-    options = {
-        plain: ["--served-model-name", "plain", *lora],
-        whole: ["--served-model-name", "whole"],
-    }
+    options = {plain: ["--served-model-name", "plain", *lora]}
     with vllm_servers(options, tmp_path_factory.mktemp("servers")) as found:
-        yield {"plain": found[plain], "trained": found[plain], "whole": found[whole]}
+        yield found[plain]
+
+
+@pytest.fixture(scope="module")
+def urls(url, models, tmp_path_factory):
+    """The servers' URLs by the names of what they serve, the merged model's too."""
+    whole = str(models["whole"])
+    options = {whole: ["--served-model-name", "whole"]}
+    with vllm_servers(options, tmp_path_factory.mktemp("servers")) as found:
+        yield {"plain": url, "trained": url, "whole": found[whole]}
 
 
 @pytest.fixture(scope="module")
 def played(run_dir, urls, tmp_path_factory):
     """Positions, outcomes and messages of all episodes, by player."""
     output = tmp_path_factory.mktemp("played")
-    for name, url in urls.items():
+    for name, served_at in urls.items():
         words = [str(run_dir), "--modes", "both", "--policy", "base", "--output", str(output)]
-        assert evaluate.main([*words, "--endpoint", url, "--endpoint-model", name]) == 0
+        assert evaluate.main([*words, "--endpoint", served_at, "--endpoint-model", name]) == 0
     texts = {path.stem: path.read_text("utf-8") for path in (output / "sessions").iterdir()}
     rows = {name: map(json.loads, text.splitlines()) for name, text in texts.items()}
     wanted = ("group_id", "outcome", "messages")
@@ -85,6 +91,7 @@ def success_rate(episodes):
     return sum(outcome == "success" for _, outcome, _ in episodes) / len(episodes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("served", "here"),
     [
@@ -99,6 +106,7 @@ def test_a_served_model_plays_as_it_does_here(played, served, here):
     assert played[served] == played[here]
 
 
+@pytest.mark.long
 def test_base_and_adapter_are_served_apart(played):
     assert played["trained"] == played["whole"] != played["plain"]
     assert 0 < success_rate(played["plain"]) < 1
@@ -124,9 +132,9 @@ def compute_logprobs(models, name):
     return rows.gather(-1, torch.tensor(IDS[1:])[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("name", ["plain", "trained", "whole"])
-def test_served_probabilities_are_those_of_plain_transformers(urls, models, name):
-    found = ask(urls[name], {"model": name, "prompt_logprobs": 0})["prompt_logprobs"][1:]
+@pytest.mark.parametrize("name", ["plain", "trained"])
+def test_served_probabilities_are_those_of_plain_transformers(url, models, name):
+    found = ask(url, {"model": name, "prompt_logprobs": 0})["prompt_logprobs"][1:]
     served = [row[str(token)]["logprob"] for row, token in zip(found, IDS[1:], strict=True)]
     assert torch.allclose(torch.tensor(served), compute_logprobs(models, name), atol=1e-3)
 
@@ -144,7 +152,7 @@ def test_the_pages_commands_have_vllms_own_options(vllm, page):
         assert ("trained" in done.stdout) == ("--lora-modules" in options)
 
 
-def test_a_served_teacher_says_of_tokens_what_it_computes_here(models, urls):
+def test_a_served_teacher_says_of_tokens_what_it_computes_here(models, url):
     ids, mask = torch.tensor(IDS), np.arange(5, len(IDS)) % 3 > 0
     trajectory = Trajectory(
         prompt_ids=ids[:5].numpy(), token_ids=ids[5:].numpy(), loss_mask=mask,
@@ -152,7 +160,7 @@ def test_a_served_teacher_says_of_tokens_what_it_computes_here(models, urls):
         turn_rewards=(0.0,), outcome=Outcome.FAILURE,
     )  # fmt: skip
     for name in ("plain", "trained"):
-        (scores,) = EndpointTeacher(f"{urls[name]}#{name}").score([Sample(0, 0, trajectory)])
+        (scores,) = EndpointTeacher(f"{url}#{name}").score([Sample(0, 0, trajectory)])
         base = load_base(Settings(model={"name": str(models[name])}))
         network = base.model if base.adapter_path is None else open_adapter(base, base.adapter_path)
         with torch.no_grad():

@@ -65,7 +65,8 @@ def killed_while_sampling(fault):
     return runner_with(lambda engine: SignalledEngine(engine, fault, signal.SIGKILL, at=3))
 
 
-@pytest.mark.parametrize("in_flight", [pytest.param("false", marks=pytest.mark.long), "true"])
+@pytest.mark.long
+@pytest.mark.parametrize("in_flight", ["false", "true"])
 def test_rounds_that_a_killed_runner_owed_are_all_played(tmp_path, fault, in_flight):
     lag = "max_adapter_lag=1", f"in_flight_updates={in_flight}"
     settings = make_settings("deterministic=false", *lag)

@@ -245,6 +245,7 @@ def test_a_model_that_does_not_name_its_layers_is_refused(pair):
         pair.call_all(ShardedTrialLearner.shard_nothing)
 
 
+@pytest.mark.long
 def test_a_killed_learner_of_a_sharded_base_is_one_clear_error_within_seconds(trio):
     start_s = time.monotonic()
     with pytest.raises(TrainingError, match=r"of the learners is gone|lost the other learners"):
