@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Message, Receive, Send
 
-from agentpeft.envs.remote.links import split_frame
+from agentpeft.apps.serve.client.links import split_frame
 
 _MAX_WAITING = 16
 """Messages to a session that it has not taken yet: a client that asks and waits has one."""

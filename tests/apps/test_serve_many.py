@@ -16,9 +16,9 @@ from process_parts import wait_until
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
+from agentpeft.apps.serve.client.connection import Connection
+from agentpeft.apps.serve.client.links import Links
 from agentpeft.envs import EnvFault, SettingsError
-from agentpeft.envs.remote.connection import Connection
-from agentpeft.envs.remote.links import Links
 
 ARITHMETIC, TOY = "AgentPEFT/Arithmetic-v0", "Served/Toy-v0"
 IDLE_S, MAX_SESSIONS = 3.0, 8
@@ -219,7 +219,7 @@ def test_what_a_client_sends_amiss_harms_its_own_sessions_alone(server):
 
 
 def test_where_no_connection_is_shared_each_session_has_its_own(server, monkeypatch):
-    monkeypatch.setattr("agentpeft.envs.remote.connection.SHARED_PATH", "nowhere")
+    monkeypatch.setattr("agentpeft.apps.serve.client.connection.SHARED_PATH", "nowhere")
     envs = make_vec(server, 3)
     assert count_connections(server) == 3
     envs.reset(seed=0)

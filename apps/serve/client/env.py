@@ -5,6 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
+from agentpeft.apps.serve.client.connection import Connection, RemoteError, ServerGoneError
+from agentpeft.apps.serve.client.links import Links, sharing_links
+from agentpeft.apps.serve.client.messages import PROTOCOL, read_field, read_reward
+from agentpeft.apps.serve.client.servers import Servers, Urls
+from agentpeft.apps.serve.client.tasks import RemoteTasks, RemoteTaskset, get_content
 from agentpeft.envs.core.errors import (
     EnvFault,
     SettingsError,
@@ -18,11 +23,6 @@ from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.core.vector import TextVectorEnv
 from agentpeft.envs.registration import get_env_name
-from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError
-from agentpeft.envs.remote.links import Links, sharing_links
-from agentpeft.envs.remote.messages import PROTOCOL, read_field, read_reward
-from agentpeft.envs.remote.servers import Servers, Urls
-from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, get_content
 from agentpeft.envs.tasks.taskset import Task, TaskSource
 
 _MAX_LEVELS = 1000

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from gymnasium.error import ResetNeeded
 
+from agentpeft.apps.serve.client.links import Links, SharedSession
 from agentpeft.envs.core.errors import (
     DataError,
     EnvFault,
@@ -20,7 +21,6 @@ from agentpeft.envs.core.errors import (
     UnknownTaskError,
     shown,
 )
-from agentpeft.envs.remote.links import Links, SharedSession
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
