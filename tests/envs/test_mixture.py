@@ -115,7 +115,7 @@ def test_many_at_once():
     [
         ({"sources": []}, "sources must list one environment or more"),
         ({"sources": "sums"}, "sources must list one environment or more"),
-        ({"sources": ["sums"]}, "a source is a mapping of name, id and kwargs (a mapping), got 'sums'"),
+        ({"sources": ["sums"]}, "a mapping of name, id and kwargs (a mapping), got 'sums'"),
         ({"sources": [{"id": "x"}]}, "a source needs a name (without a slash) and an id"),
         ({"sources": [{**ADDITION, "name": "a/b"}]}, "a source needs a name (without a slash)"),
         ({"sources": [{**ADDITION, "kwarg": {}}]}, "key of a source 'kwarg'"),
