@@ -147,13 +147,13 @@ class MixtureEnv(TextEnv[Task]):
             env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
         except (SettingsError, TypeError, gymnasium.error.Error) as error:
             raise SettingsError(f"source {name!r}: {error}") from error
-        is_text = isinstance(env, TextEnv)
-        if not is_text or env.levels:
-            env.close()
-            problem = "adapts its difficulty, which a mixture cannot follow"
-            problem = problem if is_text else "is no TextEnv"
-            raise SettingsError(f"source {name!r}: {env_id} {problem}")
-        self._envs[name] = env
+        if isinstance(env, TextEnv) and not env.levels:
+            self._envs[name] = env
+            return
+        env.close()
+        problem = "adapts its difficulty, which a mixture cannot follow"
+        problem = problem if isinstance(env, TextEnv) else "is no TextEnv"
+        raise SettingsError(f"source {name!r}: {env_id} {problem}")
 
     def _find(self, task: Task) -> tuple[TextEnv[Any], Task]:
         """Returns a task's environment, and the task as that one knows it."""

@@ -197,5 +197,6 @@ def find_tools(env_id: str) -> ToolTable:
 
     creator: object = find_spec(env_id).entry_point
     creator = load_env_creator(creator) if isinstance(creator, str) else creator
-    is_text_env = isinstance(creator, type) and issubclass(creator, TextEnv)
-    return creator.get_tools() if is_text_env else ANY_TEXT
+    if isinstance(creator, type) and issubclass(creator, TextEnv):
+        return creator.get_tools()
+    return ANY_TEXT
