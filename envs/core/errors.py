@@ -134,8 +134,8 @@ def import_user_module(name: str) -> ModuleType:
     """Imports a module that a setting names. Raises: SettingsError with what its import raises."""
     try:
         return import_module(name)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # a module may even exit
-        problem = f"module {shown(name)} cannot be imported ({describe_error(error)})"
-        raise SettingsError(problem) from error
+        if not isinstance(error, KeyboardInterrupt):
+            problem = f"module {shown(name)} cannot be imported ({describe_error(error)})"
+            raise SettingsError(problem) from error
+        raise

@@ -55,6 +55,7 @@ class TextVectorEnv(SyncVectorEnv):
             for make_env in env_fns:
                 envs.append(make_env())
                 on_error.callback(envs[-1].close)
+            envs[0].metadata = dict(envs[0].metadata)  # Gymnasium 1.2 writes the mode into it
             super().__init__(
                 [partial(_identity, env) for env in envs], autoreset_mode=autoreset_mode
             )

@@ -147,12 +147,10 @@ class RemoteEnv(TextEnv[Task]):
 
     def _episode_options(self, render_mode: str | None) -> EpisodeOptions:
         """Returns settings by which the local loop adds nothing to the server's."""
-        limits = ("max_turns", "max_action_chars", "max_observation_chars")
-        max_turns, max_action_chars, max_observation_chars = map(self._description.get, limits)
         return EpisodeOptions(
-            max_turns=max_turns,  # type: ignore[typeddict-item]  # checked with the others
-            max_action_chars=max_action_chars,  # type: ignore[typeddict-item]
-            max_observation_chars=max_observation_chars,  # type: ignore[typeddict-item]
+            max_turns=read_field(self._description, "max_turns", int),
+            max_action_chars=read_field(self._description, "max_action_chars", int),
+            max_observation_chars=read_field(self._description, "max_observation_chars", int),
             reward=RewardConfig(success=0.0, reward_fn=self._final_reward),
             render_mode=render_mode,
         )
