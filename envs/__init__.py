@@ -61,26 +61,32 @@ _LATE = {
 }
 """Modules of names that playing an episode does without: they are imported at the first use."""
 
-_ENTRY_POINTS = {
-    "AgentPEFT/Arithmetic-v0": ("arithmetic.env:ArithmeticEnv", "core.vector:make_arithmetic"),
-    "AgentPEFT/GSM8K-v0": ("gsm8k.env:GSM8KEnv", "core.vector:make_gsm8k"),
-    "AgentPEFT/DBBench-v0": ("db_bench.env:DBBenchEnv", "core.vector:make_db_bench"),
-    "AgentPEFT/OSInteraction-v0": (
-        "os_interaction.env:OSInteractionEnv",
-        "core.vector:make_os_interaction",
-    ),
-}
-ENV_IDS = tuple(_ENTRY_POINTS)
+ENV_IDS = (
+    "AgentPEFT/Arithmetic-v0",
+    "AgentPEFT/GSM8K-v0",
+    "AgentPEFT/DBBench-v0",
+    "AgentPEFT/OSInteraction-v0",
+)
 """The ids of the environments that have tasks of their own."""
-_ENTRY_POINTS["AgentPEFT/Remote-v0"] = ("remote.env:RemoteEnv", "remote.env:make_remote")
-_ENTRY_POINTS["AgentPEFT/Mixture-v0"] = ("mixture:MixtureEnv", "core.vector:make_mixture")
 if _HAS_GYMNASIUM:
-    for _env_id, (_entry_point, _make_vec) in _ENTRY_POINTS.items():
+    _SUITE, _CLIENT = "agentpeft.envs", "agentpeft.apps.serve.client.env"
+    for _env_id, _entry_point, _make_vec in (
+        (ENV_IDS[0], f"{_SUITE}.arithmetic.env:ArithmeticEnv", "make_arithmetic"),
+        (ENV_IDS[1], f"{_SUITE}.gsm8k.env:GSM8KEnv", "make_gsm8k"),
+        (ENV_IDS[2], f"{_SUITE}.db_bench.env:DBBenchEnv", "make_db_bench"),
+        (ENV_IDS[3], f"{_SUITE}.os_interaction.env:OSInteractionEnv", "make_os_interaction"),
+        ("AgentPEFT/Mixture-v0", f"{_SUITE}.mixture:MixtureEnv", "make_mixture"),
+    ):
         gymnasium.register(
             id=_env_id,
-            entry_point=f"agentpeft.envs.{_entry_point}",
-            vector_entry_point=f"agentpeft.envs.{_make_vec}",
+            entry_point=_entry_point,
+            vector_entry_point=f"{_SUITE}.core.vector:{_make_vec}",
         )
+    gymnasium.register(  # an app, imported where somebody plays on a server
+        id="AgentPEFT/Remote-v0",
+        entry_point=f"{_CLIENT}:RemoteEnv",
+        vector_entry_point=f"{_CLIENT}:make_remote",
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -75,11 +75,19 @@ class GeneratedTaskEnv(TextEnv[TaskT]):
         """
         generated = generator.options_type(max_phrasings, split, invent, **sizes)
         of_file = {name: value for name, value in file_options.items() if value is not None}
-        others = (data, skills, num_skills, generated)
+        check_data(data)
         if task_source is None:
-            load = _compose_loader(data, load_tasks, of_file)
+            load = (
+                None if data is None else partial(load_data, data, partial(load_tasks, **of_file))
+            )
+            for name, value in of_file.items() if data is None else ():
+                raise SettingsError(f"{name}={shown(value)} is for the tasks of a file; give data")
             task_source = choose_tasks(generator, load, skills, skill_mode, num_skills, generated)
-        elif of_file or others != (None, None, None, generator.options_type()):
+        elif (
+            of_file
+            or (data, skills, num_skills) != (None, None, None)
+            or generated != generator.options_type()
+        ):
             raise SettingsError("give either task_source, or data, skills and generator settings")
         super().__init__(task_source, options)
         check_choice("prompt", prompt, get_args(PromptStyle))
@@ -115,19 +123,5 @@ class GeneratedTaskEnv(TextEnv[TaskT]):
         """Raises: SettingsError where the episode would be over first."""
         limit_s = self.config.episode_timeout_s
         if limit_s is not None and timeout_s > limit_s:
-            raise SettingsError(
-                f"{name}={timeout_s} is above episode_timeout_s={limit_s}, "
-                "so it would have no effect"
-            )
-
-
-def _compose_loader(
-    data: TaskData | None, load_tasks: Callable[..., Taskset[TaskT]], options: Mapping[str, object]
-) -> Callable[[], Taskset[TaskT]] | None:
-    """Returns a function that loads the tasks of `data`; None without. Raises: SettingsError."""
-    check_data(data)
-    if data is not None:
-        return partial(load_data, data, partial(load_tasks, **options))
-    for name, value in options.items():
-        raise SettingsError(f"{name}={shown(value)} is for the tasks of a file; give data")
-    return None
+            above = f"{name}={timeout_s} is above episode_timeout_s={limit_s}"
+            raise SettingsError(f"{above}, so it would have no effect")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypedDict
 
@@ -23,7 +24,6 @@ from agentpeft.envs.registration import find_spec
 from agentpeft.envs.tasks.taskset import Task
 
 _NO_REWARD = RewardConfig(success=0.0)
-_KEYS = ("name", "id", "kwargs")
 
 
 class MixturePart(TypedDict, total=False):
@@ -93,17 +93,14 @@ class MixtureEnv(TextEnv[Task]):
         """Raises: SettingsError."""
         self._envs: dict[str, TextEnv[Any]] = {}
         shares = _to_shares(sources, weights)
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(self._release)
             for source in sources:
                 self._add(source, shared)
-        except BaseException:
-            self._release()
-            raise
+            on_error.pop_all()
         super().__init__(MixtureSource(self._envs, shares), {})
         configs = [env.config for env in self._envs.values()]
-        self.render_mode = next(
-            (config.render_mode for config in configs if config.render_mode), None
-        )
+        self.render_mode = "ansi" if any(config.render_mode for config in configs) else None
         self.action_space = Unicode(max(config.max_action_chars for config in configs))
         self.observation_space = Unicode(max(config.max_observation_chars for config in configs))
         self.reward_config = _NO_REWARD
@@ -150,12 +147,13 @@ class MixtureEnv(TextEnv[Task]):
             env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
         except (SettingsError, TypeError, gymnasium.error.Error) as error:
             raise SettingsError(f"source {name!r}: {error}") from error
-        if not isinstance(env, TextEnv) or env.levels:
-            env.close()
-            kind = "adapts its difficulty, which a mixture cannot follow"
-            kind = kind if isinstance(env, TextEnv) else "is no TextEnv"
-            raise SettingsError(f"source {name!r}: {env_id} {kind}")
-        self._envs[name] = env
+        if isinstance(env, TextEnv) and not env.levels:
+            self._envs[name] = env
+            return
+        env.close()
+        problem = "adapts its difficulty, which a mixture cannot follow"
+        problem = problem if isinstance(env, TextEnv) else "is no TextEnv"
+        raise SettingsError(f"source {name!r}: {env_id} {problem}")
 
     def _find(self, task: Task) -> tuple[TextEnv[Any], Task]:
         """Returns a task's environment, and the task as that one knows it."""
@@ -174,26 +172,23 @@ def _to_shares(sources: Sequence[MixturePart], weights: Sequence[float] | None) 
     if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) or not sources:
         raise SettingsError(f"sources must list one environment or more, got {shown(sources)}")
     for source in sources:
-        if not isinstance(source, Mapping):
-            raise SettingsError(f"a source is a mapping of name, id and kwargs, got {source!r:.80}")
+        is_mapping = isinstance(source, Mapping)
+        if not is_mapping or not isinstance(source.get("kwargs", {}), Mapping):
+            expected = "a mapping of name, id and kwargs (a mapping)"
+            raise SettingsError(f"a source is {expected}, got {source!r:.80}")
         for key in source:
-            check_choice("key of a source", key, _KEYS)
+            check_choice("key of a source", key, MixturePart.__annotations__)
         name, env_id = source.get("name"), source.get("id")
         if not (isinstance(name, str) and name and "/" not in name and isinstance(env_id, str)):
-            raise SettingsError(
-                f"a source needs a name (without a slash) and an id, got {source!r:.80}"
-            )
-        if not isinstance(source.get("kwargs", {}), Mapping):
-            raise SettingsError(f"source {name!r}: kwargs is a mapping, got {source!r:.80}")
+            expected = "a name (without a slash) and an id"
+            raise SettingsError(f"a source needs {expected}, got {source!r:.80}")
     names = [source["name"] for source in sources]
     if len(set(names)) < len(names):
         raise SettingsError(f"two sources have one name: {', '.join(names)}")
     weights = [1.0] * len(names) if weights is None else weights
     are_numbers = isinstance(weights, Sequence) and all(is_number(w) and w >= 0 for w in weights)
     if not are_numbers or len(weights) != len(names) or not 0 < sum(weights) < math.inf:
-        raise SettingsError(
-            f"weights must be {len(names)} numbers >= 0, one for each source, whose sum is above 0 "
-            f"and finite, got {shown(weights)}"
-        )
+        expected = f"{len(names)} numbers >= 0, one for each source, whose sum is above 0"
+        raise SettingsError(f"weights must be {expected} and finite, got {shown(weights)}")
     total = math.fsum(weights)
     return [weight / total for weight in weights]

@@ -11,8 +11,6 @@ from agentpeft.envs.core.errors import SettingsError, did_you_mean, import_user_
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-_PREFIX = "AgentPEFT/"
-
 
 def get_env_name(env_id: str) -> str:
     """Returns an id without its module.
@@ -30,14 +28,14 @@ def find_spec(env_id: str) -> "EnvSpec":
     """
     import gymnasium
 
-    module, colon, name = env_id.rpartition(":")
-    if colon:
-        try:
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
             import_user_module(module)
-        except SettingsError as error:
-            raise SettingsError(f"environment {env_id!r}: {error}") from error
+    except SettingsError as error:
+        raise SettingsError(f"environment {env_id!r}: {error}") from error
     if name not in gymnasium.registry:
-        suite = [key for key in gymnasium.registry if key.startswith(_PREFIX)]
+        suite = [key for key in gymnasium.registry if key.startswith("AgentPEFT/")]
         hint = did_you_mean(name, gymnasium.registry if "/" not in name else suite)
         raise SettingsError(f"unknown environment {name!r}{hint}")
     return gymnasium.registry[name]
@@ -48,6 +46,5 @@ def find_own_module(env_id: str) -> str | None:
 
     Raises: as `find_spec`.
     """
-    entry_point = find_spec(env_id).entry_point
-    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else ""
+    module = str(find_spec(env_id).entry_point).partition(":")[0]
     return module if module.startswith("agentpeft.envs.") else None

@@ -35,31 +35,24 @@ class SessionPlaces:
         self.num_places, self.num_sessions = num_places, 0
         self._metrics = metrics
 
-    def check(self, num_others: int = 0) -> None:
-        """Raises: NoPlaceError where there is no place for one more, or for one of `num_others`."""
-        if max(self.num_sessions, num_others) >= self.num_places:
+    def check(self) -> None:
+        """Raises: NoPlaceError where there is no place for one more."""
+        if self.num_sessions >= self.num_places:
             raise NoPlaceError(f"all {self.num_places} sessions are taken: try again later")
 
-    def take(self) -> None:
-        """Counts a session that begins."""
-        self._count(1)
-
-    def leave(self) -> None:
-        """Counts a session that has ended."""
-        self._count(-1)
+    def count(self, change: int) -> None:
+        """Counts a session that begins (1), or has ended (-1)."""
+        self.num_sessions += change
+        self._metrics.sessions.set(self.num_sessions)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Counts a session for as long as the block lasts."""
-        self.take()
+        self.count(1)
         try:
             yield
         finally:
-            self.leave()
-
-    def _count(self, change: int) -> None:
-        self.num_sessions += change
-        self._metrics.sessions.set(self.num_sessions)
+            self.count(-1)
 
 
 @dataclass(eq=False)
@@ -88,7 +81,7 @@ class HeldSessions:
     def open(self, session: PlayedSession, env_name: str) -> str:
         """Holds a new session, and returns its id. Raises: NoPlaceError."""
         self._places.check()
-        self._places.take()
+        self._places.count(1)
         session_id = secrets.token_urlsafe(24)
         held = self._held[session_id] = _Held(session, env_name)
         task = asyncio.get_running_loop().create_task(self._hold(session_id, held))
@@ -160,7 +153,7 @@ class HeldSessions:
             del self._held[session_id]
             await held.session.close()
         finally:
-            self._places.leave()
+            self._places.count(-1)
 
     def _left_s(self, held: _Held) -> float:
         """Returns the seconds after which a session ends that nobody uses."""

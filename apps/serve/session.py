@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from agentpeft.apps.drivers.tool_episode import compose_answer
 from agentpeft.apps.lab.playing.beside import OtherPlayer, play_others
+from agentpeft.apps.serve.client.messages import PROTOCOL, read_random_state, write_random_state
+from agentpeft.apps.serve.client.tasks import get_content
 from agentpeft.apps.serve.metrics import ServerMetrics
 from agentpeft.apps.serve.openenv_types import (
     CallToolAction,
@@ -40,8 +42,6 @@ from agentpeft.envs import (
 )
 from agentpeft.envs.core.errors import UnknownTaskError, shown
 from agentpeft.envs.core.spaces import to_utf8
-from agentpeft.envs.remote.messages import PROTOCOL, read_random_state, write_random_state
-from agentpeft.envs.remote.tasks import get_content
 from agentpeft.envs.tools.tool_table import ToolCall, find_tools
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.environments import (

@@ -15,7 +15,6 @@ from agentpeft.envs.arithmetic.tasks import ArithmeticTask
 from agentpeft.envs.core.errors import SettingsError, check_choice, shown
 from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
-from agentpeft.envs.tasks.taskset import Task
 
 
 @dataclass(frozen=True)
@@ -31,26 +30,21 @@ class LevelReward:
 
     def __call__(self, episode: Episode) -> float:
         """Returns the final reward."""
-        reward, level = self.base.final_reward(episode), self.difficulty.level
-        if not is_of_level(episode.task, level):
+        reward, level, task = self.base.final_reward(episode), self.difficulty.level, episode.task
+        if not isinstance(task, ArithmeticTask) or task.num_digits != level:
             return reward
         return reward + self.step * (level - self.difficulty.lowest)
-
-
-def is_of_level(task: Task, level: int) -> bool:
-    """Returns whether a task is of a level: its longer operand has as many digits."""
-    return isinstance(task, ArithmeticTask) and task.num_digits == level
 
 
 def make_difficulty(
     digits: tuple[int, int], adaptive: bool | Mapping[str, Any]
 ) -> AdaptiveDifficulty:
     """Returns a difficulty between two numbers of digits. Raises: SettingsError."""
-    if not isinstance(adaptive, bool | Mapping):
+    settings = {} if adaptive is True else adaptive
+    if not isinstance(settings, Mapping):
         raise SettingsError(f"adaptive is True, False or a mapping, got {shown(adaptive)}")
     if digits[0] == digits[1]:
         raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {digits[0]}")
-    settings = adaptive if isinstance(adaptive, Mapping) else {}
     for name in settings:
         check_choice("adaptive setting", name, ("window", "raise_at", "lower_at"))
     return AdaptiveDifficulty(digits, **settings)

@@ -112,31 +112,24 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise SettingsError(f"operations are names, got {shown(operations)}")
         digits = _digit_range(num_digits)
-        all_operations = tuple(get_operation(name) for name in names)
-        has_work = format == "worked" and any(operation.work for operation in all_operations)
-        omitted = {"oracle_omits": oracle_omits, "oracle_omits_more": oracle_omits_more}
-        for name, value in omitted.items():
-            if value and not has_work:
-                raise SettingsError(f"{name} needs format='worked', and an operation with working")
-        source = ArithmeticGenerator(
-            all_operations,
-            digits,
-            width=None if format == "plain" else digits[1],
-            split=split,
-            is_worked=format == "worked",
-        )
-        super().__init__(source, options)
+        width, is_worked = None if format == "plain" else digits[1], format == "worked"
+        chosen = tuple(map(get_operation, names))
+        self._generator = ArithmeticGenerator(chosen, digits, width, split, is_worked)
+        super().__init__(self._generator, options)
         self.prompt_style, self.oracle_lapses = prompt, oracle_lapses
         self.oracle_omits, self.oracle_omits_more = oracle_omits, oracle_omits_more
-        self._generator = source
+        for name in ("oracle_omits", "oracle_omits_more"):
+            if vars(self)[name] and not (is_worked and any(one.work for one in chosen)):
+                raise SettingsError(f"{name} needs format='worked', and an operation with working")
         self._difficulty: AdaptiveDifficulty | None = None
         if adaptive is not False:
             from agentpeft.envs.arithmetic.difficulty import make_difficulty, reward_by_level
 
-            self._difficulty = difficulty = make_difficulty(digits, adaptive)
-            max_turns = self.config.max_turns
-            self.reward_config = reward_by_level(self.reward_config, difficulty, max_turns)
-            self._follow(difficulty)
+            self._difficulty = make_difficulty(digits, adaptive)
+            self.reward_config = reward_by_level(
+                self.reward_config, self._difficulty, self.config.max_turns
+            )
+            self._follow(self._difficulty)
 
     @classmethod
     def get_tools(cls) -> "ToolTable":
@@ -153,9 +146,10 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
     @property
     def levels(self) -> Sequence[TaskSource[ArithmeticTask]]:
         """The problems of each level if difficulty is adaptive, fewest digits first; else none."""
+        if self._difficulty is None:
+            return ()
         low, high = self._generator.num_digits
-        levels = range(low, high + 1) if self._difficulty else ()
-        return [replace(self._generator, num_digits=(level, level)) for level in levels]
+        return [replace(self._generator, num_digits=(n, n)) for n in range(low, high + 1)]
 
     def oracle_actions(self, task: ArithmeticTask) -> Sequence[str]:
         """Returns the answer, behind working where there is room for it.
@@ -195,13 +189,11 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         return Turn("Wrong.", Outcome.FAILURE)
 
     def _end(self, outcome: Outcome) -> None:
-        # A given task of another level does not count
-        if (
-            self._difficulty
-            and self.task.num_digits == self._difficulty.level
-            and self._difficulty.record(outcome is Outcome.SUCCESS)
-        ):
-            self._follow(self._difficulty)
+        difficulty = self._difficulty
+        if difficulty is None or self.task.num_digits != difficulty.level:
+            return  # a given task of another level does not count
+        if difficulty.record(outcome is Outcome.SUCCESS):
+            self._follow(difficulty)
 
     def _follow(self, difficulty: "AdaptiveDifficulty") -> None:
         self.task_source = self.levels[difficulty.level - difficulty.lowest]
@@ -226,11 +218,8 @@ def _explain(task: ArithmeticTask, verb: str) -> str:
 
 
 def _digit_range(num_digits: DigitRange) -> tuple[int, int]:
-    values: tuple[object, ...] = (num_digits, num_digits)
-    if isinstance(num_digits, Sequence) and not isinstance(num_digits, str | bytes):
-        values = tuple(num_digits)
-    match values:
-        case (int(low), int(high)) if type(low) is type(high) is int:
+    match num_digits:
+        case (int(low), int(high)) | (int(low) as high) if type(low) is type(high) is int:
             return low, high
     got = shown(num_digits)
     raise SettingsError(f"num_digits must be an integer or (fewest, most), got {got}")

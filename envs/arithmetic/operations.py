@@ -38,10 +38,9 @@ class Operation:
     def __post_init__(self) -> None:
         """Raises: SettingsError on names and symbols that would make task ids ambiguous."""
         if not self.name.isidentifier() or not re.fullmatch(r"[^\d\s:]+", self.symbol):
-            raise SettingsError(
-                "an operation's name is an identifier and its symbol has no digit, space or colon, "
-                f"got {self.name!r} and {self.symbol!r}"
-            )
+            expected = "an identifier and its symbol has no digit, space or colon"
+            got = f"{self.name!r} and {self.symbol!r}"
+            raise SettingsError(f"an operation's name is {expected}, got {got}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A registered operation is pickled by its name: its functions may be anything."""

@@ -57,22 +57,21 @@ def make_task(
     """
     symbol, result = operation.symbol, operation.compute(left, right)
     num_digits = len(str(max(left, right)))
+    problem = f"{left:0{width or 1}d}{symbol}{right:0{width or 1}d}"
     work = None
     if width is None:
-        shown = f"{left}{symbol}{right}"
-        task_id, answer = f"{operation.name}:{shown}:plain", str(result)
+        shown, answer, notation = problem, str(result), "plain"
     else:
         shown = f"{to_reversed(left, width)}{symbol}{to_reversed(right, width)}"
-        task_id = f"{operation.name}:{left:0{width}d}{symbol}{right:0{width}d}:"
-        task_id += "worked" if is_worked else "reversed"
         answer_width = operation.answer_digits(width)
-        answer = to_reversed(result, answer_width)
+        answer, notation = to_reversed(result, answer_width), "reversed"
         if is_worked:
+            notation = "worked"
             terms = operation.work(left, right, width) if operation.work else ()
             work = "+".join(to_reversed(term, answer_width) for term in terms)
             work += "=" if work else ""
     return ArithmeticTask(
-        task_id=task_id,
+        task_id=f"{operation.name}:{problem}:{notation}",
         instruction=f"{shown}=",
         skills=(operation.name, f"{num_digits}_digits"),
         answer=answer,
@@ -136,10 +135,10 @@ class ArithmeticGenerator:
         match = _TASK_ID.fullmatch(task_id)
         if match and is_operation(match[1]):
             operation, left, right = get_operation(match[1]), int(match[2]), int(match[4])
-            width = None if match[5] == "plain" else len(match[2])
+            width = None if match[5] == "plain" else max(len(match[2]), len(match[4]))
             if min(left, right) >= operation.min_operand:
                 task = make_task(operation, left, right, width, match[5] == "worked")
-                if task.task_id == task_id and (width is None or width == len(match[4])):
+                if task.task_id == task_id:
                     return task
         raise UnknownTaskError(f"no arithmetic task {task_id!r:.80}; ids: addition:1+23:plain")
 

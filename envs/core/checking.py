@@ -32,8 +32,8 @@ def check_text_env(env: gymnasium.Env[str, str], *, seed: int = 0, num_tasks: in
 
     text_env = env.unwrapped
     assert isinstance(text_env, TextEnv), f"{type(text_env).__name__} is not a TextEnv"
-    assert isinstance(env.observation_space, Unicode), "observation_space must be Unicode"
-    assert isinstance(env.action_space, Unicode), "action_space must be Unicode"
+    for name in ("observation_space", "action_space"):
+        assert isinstance(getattr(env, name), Unicode), f"{name} must be Unicode"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(text_env, skip_render_check=True)

@@ -34,7 +34,6 @@ class Closable(ABC):
     """How long `close` waits for a call that is under way."""
 
     def __init__(self) -> None:
-        """Open, and not in use."""
         self._lock = threading.RLock()
         self._depth = 0  # of calls within calls, by the thread that has the lock
         self._is_closed = False
@@ -54,13 +53,12 @@ class Closable(ABC):
             _LOGGER.warning("%s is still in use: it is released afterwards", type(self).__name__)
             return
         try:
-            if not self._depth:
-                self._release_once()
+            self._release_if_free()
         finally:
             self._lock.release()
 
-    def _release_once(self) -> None:
-        if not self._is_released:
+    def _release_if_free(self) -> None:
+        if not self._depth and not self._is_released:
             self._is_released = True
             self._release()
 
@@ -83,8 +81,8 @@ def gated(
                 result = method(self, *args, **kwargs)
             finally:
                 self._depth -= 1
-                if self._is_closed and not self._depth:
-                    self._release_once()
+                if self._is_closed:
+                    self._release_if_free()
             if self._is_closed and not self._depth:
                 raise ClosedEnvironmentError(f"this {type(self).__name__} was closed meanwhile")
             return result

@@ -17,8 +17,7 @@ _MAX_NAME_CHARS = 200
 _MAX_PATH_CHARS = 32_767
 _MAX_ERROR_CHARS = 400
 _MAX_COUNT = 2**31 - 1
-_MAX_DURATION_S = 1_000_000
-"""The system's clocks and polls take no more than some weeks."""
+_MAX_DURATION_S = 1_000_000  # the system's clocks and polls take no more than some weeks
 
 
 class SettingsError(ValueError):
@@ -66,8 +65,7 @@ def shown(value: object) -> str:
 
 def check_count(setting: str, value: int, least: int = 1) -> None:
     """Raises: SettingsError unless a value is an integer from `least` to 2^31 - 1."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if not is_integer or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise SettingsError(f"{setting} must be an integer >= {least}, got {shown(value)}")
     if value > _MAX_COUNT:
         raise SettingsError(f"{setting} must be an integer <= {_MAX_COUNT}, got {shown(value)}")
@@ -95,10 +93,9 @@ def check_flag(setting: str, value: bool) -> None:
 
 def check_path(setting: str, value: str | PathLike[str] | None, what: str = "a path") -> None:
     """Raises: SettingsError unless a value is None or a path, or a name like one."""
-    if value is None:
-        return
     path = fspath(value) if isinstance(value, str | PathLike) else None
-    if not isinstance(path, str) or not 0 < len(path) <= _MAX_PATH_CHARS or "\0" in path:
+    is_path = isinstance(path, str) and 0 < len(path) <= _MAX_PATH_CHARS and "\0" not in path
+    if value is not None and not is_path:
         raise SettingsError(f"{setting} must be {what} or None, got {shown(value)}")
 
 
@@ -112,10 +109,9 @@ def check_choice(setting: str, value: str | None, known: Iterable[str | None]) -
 
 def is_number(value: object) -> bool:
     """Returns whether a value is a finite number as settings have them: int or float, no bool."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
     try:
-        return isfinite(value)
+        is_real = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_real and isfinite(value)  # type: ignore[arg-type]
     except OverflowError:  # an integer beyond all floats
         return False
 
@@ -140,7 +136,6 @@ def import_user_module(name: str) -> ModuleType:
         return import_module(name)
     except BaseException as error:  # a module may even exit
         if not isinstance(error, KeyboardInterrupt):
-            raise SettingsError(
-                f"module {shown(name)} cannot be imported ({describe_error(error)})"
-            ) from error
+            problem = f"module {shown(name)} cannot be imported ({describe_error(error)})"
+            raise SettingsError(problem) from error
         raise

@@ -4,14 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from agentpeft.envs.core.errors import SettingsError, check_choice, is_number, shown
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.tasks.taskset import Task
-
-if TYPE_CHECKING:  # most rewards are by outcome
-    from agentpeft.envs.core.reward_functions import UserReward
 
 
 @dataclass(frozen=True)
@@ -78,22 +74,21 @@ class RewardConfig:
                 raise SettingsError(f"{name} must be a finite number, got {shown(value)}")
             if value < 0 and name in ("turn_cost", "length_cost"):
                 raise SettingsError(f"{name} is subtracted, so it must be >= 0, got {value}")
-        if any(getattr(self, name) is not None for name in _FUNCTIONS):
+        if self.reward_fn is not None or self.turn_reward_fn is not None:
             _ = self._functions  # raises here and not at the first reward
 
     @cached_property
-    def _functions(self) -> "dict[str, UserReward]":
-        from agentpeft.envs.core.reward_functions import UserReward
+    def _functions(self) -> dict[str, RewardFunction]:
+        # Most rewards are by outcome
+        from agentpeft.envs.core.reward_functions import load_reward_function
 
-        given = {name: getattr(self, name) for name in _FUNCTIONS}
-        return {name: UserReward.load(name, f) for name, f in given.items() if f is not None}
+        given = {name: vars(self)[name] for name in _FUNCTIONS}
+        return {n: load_reward_function(n, f) for n, f in given.items() if f is not None}
 
     @cached_property
     def _by_outcome(self) -> dict[Outcome, float]:
-        given = {o: getattr(self, o.value) for o in Outcome if o is not Outcome.ONGOING}
-        return {
-            outcome: self.failure if value is None else value for outcome, value in given.items()
-        }
+        given = {o: vars(self)[o.value] for o in Outcome if o is not Outcome.ONGOING}
+        return {o: self.failure if value is None else value for o, value in given.items()}
 
     @classmethod
     def build(cls, value: "RewardConfig | str | Mapping[str, object]") -> "RewardConfig":
@@ -140,14 +135,16 @@ class RewardConfig:
         """
         if self.reward_fn is None:
             return self._by_outcome[episode.outcome]
-        return self._functions["reward_fn"](episode)
+        return self._call("reward_fn", episode)
 
     def scored_turn(self, episode: Episode) -> float:
-        """Returns the `turn_reward_fn` of the episode's last turn.
+        """Returns the `turn_reward_fn` of the episode's last turn. Raises: as `final_reward`."""
+        return self._call("turn_reward_fn", episode)
 
-        Raises: as `final_reward`.
-        """
-        return self._functions["turn_reward_fn"](episode)
+    def _call(self, setting: str, episode: Episode) -> float:
+        from agentpeft.envs.core.reward_functions import call_reward_function
+
+        return call_reward_function(setting, self._functions[setting], episode)
 
 
 REWARD_PRESETS: Mapping[str, RewardConfig] = MappingProxyType(

@@ -22,34 +22,27 @@ def to_utf8(text: str) -> str:
 
 
 class Unicode(Text):
-    """All `str` values of `min_length` to `max_length` characters.
+    """All `str` values of up to `max_length` characters.
 
     Stock `Text` has no space character, and a full Unicode charset costs it 46 MB. This one checks
     type and length only. Samples are printable ASCII of at most 256 characters.
     """
 
-    def __init__(
-        self,
-        max_length: int,
-        *,
-        min_length: int = 0,
-        seed: int | np.random.Generator | None = None,
-    ) -> None:
-        """Lengths are in characters, both bounds inclusive."""
-        super().__init__(max_length, min_length=min_length, charset=_SAMPLE_CHARS, seed=seed)
+    def __init__(self, max_length: int, seed: int | np.random.Generator | None = None) -> None:
+        """`max_length` is allowed, too."""
+        super().__init__(max_length, min_length=0, charset=_SAMPLE_CHARS, seed=seed)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
         """Returns a random string; `mask` and `probability` are as in `gymnasium.spaces.Text`."""
         if mask is not None or probability is not None:
             return super().sample(mask, probability)
-        longest = max(self.min_length, min(self.max_length, _MAX_SAMPLE_CHARS))
-        length = int(self.np_random.integers(self.min_length, longest + 1))
+        length = int(self.np_random.integers(min(self.max_length, _MAX_SAMPLE_CHARS) + 1))
         codes = self.np_random.integers(0, len(self.character_list), size=length)
         return "".join(self.character_list[code] for code in codes)
 
     def contains(self, x: Any) -> bool:
         """Returns whether `x` is a string of allowed length."""
-        return isinstance(x, str) and self.min_length <= len(x) <= self.max_length
+        return isinstance(x, str) and len(x) <= self.max_length
 
     @property
     def is_np_flattenable(self) -> bool:
@@ -57,16 +50,12 @@ class Unicode(Text):
         return False
 
     def __repr__(self) -> str:
-        """Shows the bounds, not the alphabet."""
-        return f"Unicode({self.min_length}, {self.max_length})"
+        """Shows the length, not the alphabet."""
+        return f"Unicode({self.max_length})"
 
     def __eq__(self, other: object, /) -> bool:
-        """Equal bounds make equal spaces."""
-        return (
-            isinstance(other, Unicode)
-            and self.min_length == other.min_length
-            and self.max_length == other.max_length
-        )
+        """Equal lengths make equal spaces."""
+        return isinstance(other, Unicode) and self.max_length == other.max_length
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -4,8 +4,8 @@ import inspect
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, cast
 
@@ -66,10 +66,10 @@ class EpisodeOptions(TypedDict, total=False):
 class EpisodeConfig:
     """Settings of the episode loop.
 
-    `max_turns`: actions per episode. `invalid_ends`: an invalid action ends the episode (else it
-    costs a turn). `timeout_ends`: a statement or command over its time ends it (else it costs a
-    turn). `episode_timeout_s`: how long the environment itself may take in an episode, from `reset`
-    on; the agent's time is not counted. None is no limit. `reward`: see `RewardConfig.build`.
+    `max_turns`: actions per episode. `invalid_ends`, `timeout_ends`: an invalid action, or a
+    statement or command over its time, ends the episode (else it costs a turn).
+    `episode_timeout_s`: how long the environment itself may take in an episode, from `reset` on;
+    the agent's time is not counted. None is no limit. `reward`: see `RewardConfig.build`.
     """
 
     max_turns: int = 1
@@ -84,27 +84,15 @@ class EpisodeConfig:
     def __post_init__(self) -> None:
         """Raises: SettingsError on limits that leave no room for an episode."""
         for name in ("max_turns", "max_action_chars", "max_observation_chars"):
-            check_count(name, getattr(self, name))
+            check_count(name, vars(self)[name])
         for name in ("invalid_ends", "timeout_ends"):
-            check_flag(name, getattr(self, name))
+            check_flag(name, vars(self)[name])
         if self.episode_timeout_s is not None:
             check_duration("episode_timeout_s", self.episode_timeout_s)
         if self.render_mode not in (None, "ansi"):
-            got = shown(self.render_mode)
-            raise SettingsError(f"render_mode must be None or 'ansi', got {got}")
-
-    def override(self, options: Mapping[str, Any], others: Iterable[str] = ()) -> "EpisodeConfig":
-        """Returns a copy with some settings changed.
-
-        `others` are further settings to suggest. Raises: SettingsError on unknown names.
-        """
-        known = {f.name for f in fields(self)}
-        for name in options:
-            if name not in known:
-                hint = did_you_mean(name, known.union(others))
-                word = f"unexpected keyword argument {name!r}"  # what TorchRL looks for
-                raise UnknownSettingError(f"unknown setting {name!r}{hint} ({word})")
-        return replace(self, **options)
+            raise SettingsError(
+                f"render_mode must be None or 'ansi', got {shown(self.render_mode)}"
+            )
 
 
 class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
@@ -129,10 +117,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     holds something frees it in `_release` and leaves it out of `__getstate__`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
-        "render_modes": ["ansi"],
-        "render_fps": 1,  # of no meaning for text, but Gymnasium warns without it
-    }
+    # Frames per second mean nothing for text, but Gymnasium warns without them
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
     has_waiting_steps: bool = False
     """True if steps wait on a server or another process, so that threads speed up many."""
@@ -142,16 +128,18 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Makes the subclass's oracle a call like `reset` and `step`."""
         super().__init_subclass__(**kwargs)
-        if "tools" in vars(cls):
-            raise TypeError(f"{cls.__name__}.tools is not read: return the table from get_tools()")
         if "oracle_actions" in vars(cls):
             cls.oracle_actions = gated(cls.oracle_actions)  # type: ignore[assignment, method-assign]
 
     def __init__(self, task_source: TaskSource[TaskT], options: EpisodeOptions) -> None:
         """`options` override the class's `default_config`. Raises: SettingsError."""
         super().__init__()
-        changes = cast(Mapping[str, Any], options)
-        self.config = self.default_config.override(changes, self._list_settings())
+        for name in options:
+            if name not in EpisodeOptions.__annotations__:
+                hint = did_you_mean(name, {*EpisodeOptions.__annotations__, *self._list_settings()})
+                word = f"unexpected keyword argument {name!r}"  # what TorchRL looks for
+                raise UnknownSettingError(f"unknown setting {name!r}{hint} ({word})")
+        self.config = replace(self.default_config, **options)
         self.reward_config = RewardConfig.build(self.config.reward)
         self.render_mode = self.config.render_mode
         self.task_source = task_source
@@ -312,10 +300,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         """Returns the episode as text in render mode "ansi", else None."""
         if self.render_mode is None:
             return None
-        parts = [self._prompt]
-        for turn in self._turns:
-            parts += [f"> {turn.action}", turn.observation]
-        return "\n".join([*parts, f"[{self._outcome}]"])
+        turns = [f"> {turn.action}\n{turn.observation}" for turn in self._turns]
+        return "\n".join([self._prompt, *turns, f"[{self._outcome}]"])
 
     def _choose_task(self, options: Mapping[str, Any]) -> TaskT:
         for name in options:
@@ -331,20 +317,17 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         return cast(TaskT, task)
 
     def _checked_act(self, action: str) -> Turn:
-        if len(action) > self.config.max_action_chars:
-            limit = self.config.max_action_chars
+        if len(action) > (limit := self.config.max_action_chars):
             return Turn(f"The action is longer than {limit} characters.", Outcome.INVALID_ACTION)
         return self._act(to_utf8(action))
 
     def _settle(self, outcome: Outcome) -> Outcome:
         """Returns the outcome after the settings, the turn and the time limit are applied."""
-        limit_s = self.config.episode_timeout_s
-        if limit_s is not None and self._spent_s > limit_s:
-            return Outcome.TIMEOUT
         config = self.config
-        if (outcome is Outcome.INVALID_ACTION and not config.invalid_ends) or (
-            outcome is Outcome.TIMEOUT and not config.timeout_ends
-        ):
+        if config.episode_timeout_s is not None and self._spent_s > config.episode_timeout_s:
+            return Outcome.TIMEOUT
+        ends = {Outcome.INVALID_ACTION: config.invalid_ends, Outcome.TIMEOUT: config.timeout_ends}
+        if not ends.get(outcome, True):
             outcome = Outcome.ONGOING
         if outcome is Outcome.ONGOING and len(self._turns) + 1 >= config.max_turns:
             return Outcome.TURN_LIMIT
@@ -358,12 +341,11 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         return (text[: max(0, limit - len(note))] + note)[:limit]
 
     def _info(self, is_valid_action: bool) -> dict[str, Any]:
-        task = self.task
         return {
             "outcome": self._outcome,
             "is_success": self._outcome is Outcome.SUCCESS,
             "is_valid_action": is_valid_action,
             "num_turns": len(self._turns),
-            "task_id": task.task_id,
-            "skills": task.skills,
+            "task_id": self.task.task_id,
+            "skills": self.task.skills,
         }

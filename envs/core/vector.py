@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from agentpeft.envs.core.closing import CLOSE_TIMEOUT_S
@@ -24,7 +23,7 @@ BatchResult = tuple[
 ]
 
 
-class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
+class TextVectorEnv(SyncVectorEnv):
     """`num_envs` copies of one environment, stepped in threads where their steps wait.
 
     Observations are tuples of `str`, actions sequences of `str`; rewards and flags have shape
@@ -51,27 +50,23 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
             raise SettingsError("a vector environment needs num_envs >= 1")
         if num_threads is not None:
             check_count("num_threads", num_threads)
-        mode = AutoresetMode(autoreset_mode)
-        self._threads: ThreadPoolExecutor | None = None
-        self._running: dict[int, Future[Any]] = {}
-        self.envs: list[gymnasium.Env[str, str]] = []
-        self.closed = False
         with ExitStack() as on_error:
-            on_error.callback(self.close)
-            self.envs.extend(make_env() for make_env in env_fns)
+            envs: list[gymnasium.Env[str, str]] = []
+            for make_env in env_fns:
+                envs.append(make_env())
+                on_error.callback(envs[-1].close)
+            envs[0].metadata = dict(envs[0].metadata)  # Gymnasium 1.2 writes the mode into it
+            super().__init__(
+                [partial(_identity, env) for env in envs], autoreset_mode=autoreset_mode
+            )
             on_error.pop_all()
-        if num_threads or any(map(_has_waiting_steps, self.envs)):
-            self._threads = ThreadPoolExecutor(num_threads or min(len(env_fns), 64))
-        self.num_envs = len(self.envs)
-        self.autoreset_mode = mode
-        self.metadata = {**self.envs[0].metadata, "autoreset_mode": self.autoreset_mode}
-        self.render_mode = self.envs[0].render_mode
-        self.single_action_space = self.envs[0].action_space
-        self.single_observation_space = self.envs[0].observation_space
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.closed = False
+        self._threads: ThreadPoolExecutor | None = None
+        if num_threads or any(map(_has_waiting_steps, envs)):
+            self._threads = ThreadPoolExecutor(num_threads or min(len(envs), 64))
+        self._running: dict[int, Future[Any]] = {}
         self._is_over = np.zeros(self.num_envs, dtype=np.bool_)
-        self._observations = [""] * self.num_envs
+        self._texts = [""] * self.num_envs
 
     @classmethod
     def make(
@@ -119,9 +114,9 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
 
         results = self._call_each(reset_one, chosen)
         for index, (observation, _) in zip(chosen, results, strict=True):
-            self._observations[index] = observation
+            self._texts[index] = observation
             self._is_over[index] = False
-        return tuple(self._observations), self._batch(chosen, [info for _, info in results])
+        return tuple(self._texts), self._batch(chosen, [info for _, info in results])
 
     def step(self, actions: Sequence[str]) -> BatchResult:
         """Steps every environment and returns the batch of results.
@@ -141,34 +136,14 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
             lambda index: self._step_one(index, actions[index]), range(self.num_envs)
         )
         infos = self._batch(range(self.num_envs), [result[4] for result in results])
-        self._observations = [result[0] for result in results]
+        self._texts = [result[0] for result in results]
         terminated = np.array([result[2] for result in results], dtype=np.bool_)
         truncated = np.array([result[3] for result in results], dtype=np.bool_)
         self._is_over = terminated | truncated
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             self._is_over = np.zeros_like(self._is_over)
         rewards = np.array([result[1] for result in results], dtype=np.float64)
-        return tuple(self._observations), rewards, terminated, truncated, infos
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method, or reads an attribute, of every environment."""
-        values = [env.get_wrapper_attr(name) for env in self.envs]
-        return tuple(value(*args, **kwargs) if callable(value) else value for value in values)
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Returns an attribute of every environment."""
-        return tuple(env.get_wrapper_attr(name) for env in self.envs)
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute of every environment: a list or tuple has one value for each."""
-        if not isinstance(values, list | tuple):
-            values = [values] * self.num_envs
-        for env, value in zip(self.envs, values, strict=True):
-            env.set_wrapper_attr(name, value)
-
-    def render(self) -> tuple[Any, ...]:
-        """Returns every environment's rendering."""
-        return self.call("render")
+        return tuple(self._texts), rewards, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002 (Gymnasium's signature)
         """Closes all environments and threads, even if closing one raises."""
@@ -280,6 +255,10 @@ def _has_waiting_steps(env: gymnasium.Env[str, str]) -> bool:
     """Returns whether threads help; for an environment that is no `TextEnv` they may."""
     text_env = env.unwrapped
     return not isinstance(text_env, TextEnv) or text_env.has_waiting_steps
+
+
+def _identity(env: gymnasium.Env[str, str]) -> gymnasium.Env[str, str]:
+    return env
 
 
 def _close_afterwards(env: gymnasium.Env[str, str], call: Future[Any]) -> None:

@@ -29,9 +29,9 @@ _MAX_STATEMENTS = 500
 
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _LOWERED = str.maketrans(f"⁻{_RAISED}", "-0123456789")
-_STRONG_MARKER = re.compile(r"####|\\(boxed)\s*\{")
+_STRONG_MARKER = re.compile(r"####|\\boxed\s*\{")
 _PHRASE_MARKER = re.compile(r"\banswer[*_]{0,3}\s*(?:is\b|:|=)", re.IGNORECASE)
-_START_OF_LINE = re.compile(r"(?:[ \t\r\n*:]|\$\$)*")
+_START_OF_LINE = re.compile(r"\A(?:[ \t\r\n*:]|\$\$)*")
 _OPENING = r"[\s*_`'\"\u2018\u201c$:=(\[]*"
 _DECORATION = re.compile(rf"{_OPENING}(?:[a-z]\s?=)?{_OPENING}", re.IGNORECASE)
 _WHOLE = r"(?:[0-9]{1,3}(?:[,\u2009\u202f][0-9]{3})+(?![0-9])|[0-9]+)"
@@ -84,13 +84,12 @@ def find_final_answer(text: str) -> Fraction | NoAnswer:
     <NoAnswer.UNCLEAR: 'unclear'>
     """
     text = write_plainly(text).replace("\r", "\n")
-    for segments in (_strong_segments(text), _phrase_segments(text)):
+    for marker in (_STRONG_MARKER, _PHRASE_MARKER):
         values = set()
-        for count, segment in enumerate(segments):
-            value = _read_statement(segment)
-            if value is not NoAnswer.MISSING:
-                values.add(value)
-            if len(values) > 1 or count + 1 >= _MAX_STATEMENTS:
+        for count, statement in enumerate(_find_statements(marker, text), start=1):
+            values.add(_read_statement(statement))
+            values.discard(NoAnswer.MISSING)
+            if len(values) > 1 or count >= _MAX_STATEMENTS:
                 return NoAnswer.UNCLEAR
         if values:
             return values.pop()
@@ -123,31 +122,21 @@ def is_correct(text: str, gold: str) -> bool:
     return isinstance(answer, Fraction) and is_gold_number(answer, expected)
 
 
-def _strong_segments(text: str) -> Iterator[str]:
-    """Yields what follows each `####` or boxed marker, up to the line's or the box's end."""
-    for marker, segment in _split(_STRONG_MARKER, text):
-        yield _inside_braces(segment) if marker[1] else _first_line(segment)
+def _find_statements(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    """Yields what follows each marker, up to the end of its box, its sentence or its line.
 
-
-def _phrase_segments(text: str) -> Iterator[str]:
-    """Yields what follows each "answer is", up to the end of the sentence or the line."""
-    for _, segment in _split(_PHRASE_MARKER, text):
-        line = _first_line(segment)
-        sentence_end = _SENTENCE_END.search(line)
-        yield line[: sentence_end.start()] if sentence_end else line
-
-
-def _split(pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Yields each marker with the text up to the next one, so that no character is read twice."""
+    And up to the next marker at most, so that no character is read twice.
+    """
     markers = list(pattern.finditer(text))
     ends = [*(marker.start() for marker in markers), len(text)][1:]
     for marker, end in zip(markers, ends, strict=True):
-        yield marker, text[marker.end() : end]
-
-
-def _first_line(segment: str) -> str:
-    start = _START_OF_LINE.match(segment)
-    return segment[start.end() if start else 0 :].partition("\n")[0]
+        segment = text[marker.end() : end]
+        if marker[0].startswith("\\"):
+            yield _inside_braces(segment)
+            continue
+        line = _START_OF_LINE.sub("", segment, count=1).partition("\n")[0]
+        sentence_end = _SENTENCE_END.search(line) if pattern is _PHRASE_MARKER else None
+        yield line[: sentence_end.start()] if sentence_end else line
 
 
 def _inside_braces(segment: str) -> str:

@@ -74,9 +74,15 @@ def _rename(new: Path, path: Path, replaces_folder: bool) -> None:
 
 def bring_to_disk(path: Path) -> None:
     """Returns when a file's content, or the names in a folder, would survive a loss of power."""
+    with _opened(path) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -91,28 +97,15 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
     import fcntl  # Windows lacks it, and imports modules that make folders on Linux only
 
     for orphan in parent.glob(f"{glob.escape(prefix)}*"):
-        with suppress(OSError):
-            _delete_unlocked(orphan)
+        with suppress(OSError), _opened(orphan) as descriptor:  # it is locked, or cannot be
+            if time.time() - orphan.stat().st_mtime > _MIN_AGE_S:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(orphan, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with _opened(folder) as descriptor:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _delete_unlocked(folder: Path) -> None:
-    """Raises: OSError where it is locked, or cannot be."""
-    import fcntl
-
-    if time.time() - folder.stat().st_mtime < _MIN_AGE_S:
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(descriptor)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -55,10 +55,9 @@ def ask_hub(path: str, headers: Mapping[str, str] | None = None) -> int | None:
     """
     if os.environ.get(_OFFLINE):
         return None
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    url = f"{endpoint.rstrip('/')}{path}" if path else endpoint
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     try:
-        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 (the user's)
+        request = urllib.request.Request(endpoint + path, headers=dict(headers or {}))  # noqa: S310 (the user's)
         with urllib.request.urlopen(request, timeout=_CHECK_TIMEOUT_S) as answer:  # noqa: S310
             status: int = answer.status
     except urllib.error.HTTPError as error:

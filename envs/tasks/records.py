@@ -33,9 +33,8 @@ class Record:
         if kind is float and type(value) is int:
             value = float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.error(
-                field, f"must be {kind.__name__}, got {type(value).__name__} {value!r:.60}"
-            )
+            got = f"{type(value).__name__} {value!r:.60}"
+            raise self.error(field, f"must be {kind.__name__}, got {got}")
         return value
 
     def get_skills(self, known: Sequence[str]) -> tuple[str, ...]:
@@ -56,12 +55,9 @@ class Record:
 
         Raises: DataError.
         """
-        parsed = dict(self.fields)
-        for name in names:
-            text = parsed.get(name)
-            if isinstance(text, str):
-                parsed[name] = _read_literal(self, name, text)
-        return Record(self.place, self.key, parsed)
+        texts = {name: self.fields.get(name) for name in names}
+        parsed = {n: _read_literal(self, n, t) for n, t in texts.items() if isinstance(t, str)}
+        return Record(self.place, self.key, {**self.fields, **parsed})
 
     def error(self, field: str, problem: str) -> DataError:
         """Returns the error to raise about a field."""
@@ -105,49 +101,43 @@ def read_records(path: str | Path) -> Iterator[Record]:
         raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    if path.suffix == ".jsonl":
-        return _read_lines(path, text)
-    return _read_json(path, text)
+    return _read_lines(path, text) if path.suffix == ".jsonl" else _read_json(path, text)
+
+
+def _parse(path: Path, line: int, text: str) -> Json:
+    """Returns the value of a JSON text that begins in a line of a file. Raises: DataError."""
+    try:
+        value: Json = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"{path}:{line + error.lineno - 1}"
+        raise DataError(f"{place}: not JSON ({error.msg})") from error
+    except (RecursionError, ValueError) as error:
+        problem = f"nested too deeply or a number too long ({error})"
+        raise DataError(f"{path}:{line}: {problem}") from None
+    return value
 
 
 def _read_json(path: Path, text: str) -> Iterator[Record]:
-    if not text.strip():
-        return
     try:
-        data: Json = json.loads(text)
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            yield from _read_lines(path, text)
-            return
-        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg})") from None
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{path}: nested too deeply or a number too long ({error})") from None
+        data = _parse(path, 1, text) if text.strip() else []
+    except DataError as error:
+        cause = error.__cause__
+        if not (isinstance(cause, json.JSONDecodeError) and cause.msg == "Extra data"):
+            raise
+        yield from _read_lines(path, text)
+        return
     if isinstance(data, dict) and any(isinstance(data.get(name), str) for name in _ROW_TEXTS):
-        rows: list[tuple[str, Json]] = [("0", data)]
-    elif isinstance(data, dict):
-        rows = list(data.items())
-    elif isinstance(data, list):
-        rows = [(str(index), row) for index, row in enumerate(data)]
-    else:
+        data = [data]
+    if not isinstance(data, dict | list):
         raise DataError(f"{path}: expected an array or an object of rows, got {data!r:.60}")
-    for key, row in rows:
-        yield _record(f"{path} row {key}", key, row)
+    for key, row in data.items() if isinstance(data, dict) else enumerate(data):
+        yield _record(f"{path} row {key}", str(key), row)
 
 
 def _read_lines(path: Path, text: str) -> Iterator[Record]:
-    index = 0
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row: Json = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}:{number}: not JSON ({error.msg})") from None
-        except (RecursionError, ValueError) as error:
-            problem = f"nested too deeply or a number too long ({error})"
-            raise DataError(f"{path}:{number}: {problem}") from None
-        yield _record(f"{path}:{number}", str(index), row)
-        index += 1
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    for index, (number, line) in enumerate(lines):
+        yield _record(f"{path}:{number}", str(index), _parse(path, number, line))
 
 
 def _record(place: str, key: str, row: Json) -> Record:

@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Generic, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, get_args
 
 import numpy as np
 
@@ -65,21 +65,20 @@ class GeneratorOptions:
         match = re.fullmatch(rf"(all|[1-9]\d*)(?:;(train|test))?{''.join(marks)}(;i)?", text)
         if match is None:
             return None
-        first, split_name, *others, invent = match.groups()
-        split: Split | None = "test" if split_name == "test" else "train" if split_name else None
+        first, split, *others, invent = match.groups()
         numbers = [None if number in (None, "all") else int(number) for number in (first, *others)]
         limits = dict(zip(cls._limits, numbers, strict=True))
         try:
-            return cls(split=split, invent=invent is not None, **limits)
+            return cls(split=cast(Split | None, split), invent=invent is not None, **limits)
         except SettingsError:
             return None
 
     def __str__(self) -> str:
         """Returns the middle part of a task's id: "all", "1;test;c4;r8;i"."""
         first, *others = ((mark, vars(self)[name]) for name, (mark, _) in self._limits.items())
-        parts = [str(first[1] or "all"), self.split]
-        parts += [f"{mark}{limit}" for mark, limit in others if limit]
-        return ";".join(filter(None, [*parts, "i" if self.invent else None]))
+        numbers = [f"{mark}{limit}" for mark, limit in others if limit]
+        parts = [str(first[1] or "all"), self.split, *numbers, "i" if self.invent else None]
+        return ";".join(filter(None, parts))
 
 
 OptionsT = TypeVar("OptionsT", bound=GeneratorOptions)
@@ -122,10 +121,7 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         *,
         skill_mode: str = "single",
         num_skills: int | None = None,
-        max_phrasings: int | None = None,
-        split: Split | None = None,
-        invent: bool = False,
-        **limits: int | None,
+        **options: Any,
     ) -> None:
         """Checks that such tasks exist.
 
@@ -133,22 +129,18 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
             skills: names of skills; None is all.
             skill_mode: "single": each task is for one of them; "all": has all of them.
             num_skills: with "all", each task has this many, drawn for each task; None is all.
-            max_phrasings: how many ways to say each thing, plainest first; None is every way.
-            split: tasks of "train" and "test" have no words in common; None is all tasks.
-            invent: words are made up.
-            limits: what else the generator's options have. All are explained there.
+            options: those of `options_type`.
 
         Raises: SettingsError.
         """
-        self.options = self.options_type(max_phrasings, split, invent, **limits)
+        self.options = self.options_type(**options)
         self.skills = _read_skills(skills, skill_mode, self.known_skills)
         if num_skills is not None:
             check_count("num_skills", num_skills)
         if skill_mode == "single" and num_skills not in (None, 1):
             raise SettingsError(f"num_skills={num_skills} needs skill_mode 'all'")
-        wanted = 1 if skill_mode == "single" else num_skills
-        self.num_skills = len(self.skills) if wanted is None else wanted
-        if not 1 <= self.num_skills <= len(self.skills):
+        self.num_skills = num_skills or (1 if skill_mode == "single" else len(self.skills))
+        if self.num_skills > len(self.skills):
             raise SettingsError(f"num_skills={num_skills} of {len(self.skills)} skills")
         self._pick_skills(np.random.default_rng(0))
 
@@ -162,14 +154,10 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         max_skills: int = 4,
     ) -> TaskStream[TaskT]:
         """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
-        stages = [
-            Stage(
-                f"{number} skill{'s' if number > 1 else ''}",
-                cls(skills, skill_mode="all", num_skills=number),
-                tasks_per_stage,
-            )
-            for number in range(1, max_skills + 1)
-        ]
+        stages = []
+        for number in range(1, max_skills + 1):
+            source = cls(skills, skill_mode="all", num_skills=number)
+            stages.append(Stage(f"{number} skill{'s' * (number > 1)}", source, tasks_per_stage))
         return TaskStream(stages, seed)
 
     @abstractmethod
@@ -193,14 +181,13 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         """Returns the task of an id, also another generator's. Raises: UnknownTaskError."""
         names, _, rest = task_id.partition("/")
         text, _, number = rest.partition("/")
-        options = type(self.options).parse_id(text)
+        options = self.options_type.parse_id(text)
         skills = tuple(names.split("+"))
         is_known = self._fit(skills) and number.isdecimal() and str(int(number)) == number
         task = self.make(task_id, skills, options) if is_known and options else None
         if task is None:
-            raise UnknownTaskError(
-                f"{task_id!r} is no generated task's id (skill+skill/options/number)"
-            )
+            form = "skill+skill/options/number"
+            raise UnknownTaskError(f"{task_id!r} is no generated task's id ({form})")
         return task
 
     def _fit(self, skills: tuple[str, ...]) -> bool:

@@ -54,7 +54,16 @@ class TaskStream(Generic[TaskT]):
 
     def task_at(self, position: int) -> TaskT:
         """Returns the task at a position, wherever the stream stands. Raises: IndexError."""
-        return self._task(*self._locate(position))
+        stage_index, index = self._locate(position)
+        source = self.stages[stage_index].source
+        if not isinstance(source, Taskset):
+            return source.draw(np.random.default_rng([self.seed, stage_index, index]))
+        round_index, offset = divmod(index, len(source))
+        key = (stage_index, round_index)
+        if self._round is None or self._round[0] != key:
+            round_seed = int(np.random.default_rng([self.seed, *key]).integers(2**31))
+            self._round = (key, source.shuffle(round_seed))
+        return self._round[1][offset]
 
     @property
     def stage(self) -> Stage[TaskT]:
@@ -67,13 +76,9 @@ class TaskStream(Generic[TaskT]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Moves to a saved position. Raises: SettingsError if it is another stream's."""
-        expected = self.state_dict()
-        for key in ("seed", "num_tasks"):
-            if state.get(key) != expected[key]:
-                raise SettingsError(
-                    f"saved position is of a stream with {key}={state.get(key)}, "
-                    f"not {expected[key]}"
-                )
+        for key, value in self.state_dict().items():
+            if key != "position" and state.get(key) != value:
+                raise SettingsError(f"saved position has {key}={state.get(key)}, not {value}")
         if not 0 <= state.get("position", -1) <= len(self):
             raise SettingsError(f"saved position {state.get('position')} is outside this stream")
         self.position = state["position"]
@@ -84,14 +89,3 @@ class TaskStream(Generic[TaskT]):
                 return stage_index, position
             position -= stage.num_tasks
         raise IndexError(position)
-
-    def _task(self, stage_index: int, index: int) -> TaskT:
-        source = self.stages[stage_index].source
-        if not isinstance(source, Taskset):
-            return source.draw(np.random.default_rng([self.seed, stage_index, index]))
-        round_index, offset = divmod(index, len(source))
-        key = (stage_index, round_index)
-        if self._round is None or self._round[0] != key:
-            round_seed = int(np.random.default_rng([self.seed, *key]).integers(2**31))
-            self._round = (key, source.shuffle(round_seed))
-        return self._round[1][offset]

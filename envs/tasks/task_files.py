@@ -36,10 +36,7 @@ def find_files(data: Mapping[str, str | Path]) -> dict[str, Path]:
     index, tasks = Path(data["index"]).expanduser(), data.get("tasks")
     files = {"tasks": Path(tasks or index.parent / _BESIDE).expanduser(), "index": index}
     if tasks is None and not files["tasks"].is_file():
-        raise SettingsError(
-            f"data has an index alone, and no {_BESIDE} is beside {index}: name its task file "
-            "under 'tasks'"
-        )
+        raise SettingsError(f"no {_BESIDE} is beside {index}: name its task file under 'tasks'")
     return files
 
 
@@ -52,8 +49,7 @@ def load_data(data: TaskData, load: Callable[[str | Path], Taskset[TaskT]]) -> T
         return load(data)
     files = find_files(data)
     tasks, wanted = load(files["tasks"]), _read_index(files["index"])
-    known = {task.task_id for task in tasks}
-    for task_id in sorted(wanted - known):
+    for task_id in sorted(wanted.difference(task.task_id for task in tasks)):
         raise DataError(f"{files['index']}: no task {task_id!r} in {files['tasks']}")
     return Taskset((task for task in tasks if task.task_id in wanted), tasks.name)
 

@@ -35,9 +35,7 @@ from agentpeft.envs.core.errors import (
 if TYPE_CHECKING:  # tasks that are generated are in no file
     from agentpeft.envs.tasks.records import Record
 
-_NO_CONTENT = ("task_id", "instruction", "skills")
 Split: TypeAlias = Literal["train", "test"]
-_TEST_PERCENT = 25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +57,9 @@ def content_hash(task: Task) -> int:
     It is the same in every process. A task with a field that has no fixed text, such as an array,
     is known by its id.
     """
-    names = [field.name for field in fields(task) if field.name not in _NO_CONTENT]
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
-    others = {name: getattr(task, name) for name in names}
+    common = ("task_id", "instruction", "skills")
+    others = {f.name: getattr(task, f.name) for f in fields(task) if f.name not in common}
     try:
         content = json.dumps([kind, task.instruction, others], default=_to_json)
     except TypeError:
@@ -127,12 +125,12 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
         """
         rng = np.random.default_rng(seed)
         tasks: dict[str, TaskT] = {}
-        misses = 0
+        num_repeated = 0
         while len(tasks) < num_tasks:
             task = source.draw(rng)
-            misses = misses + 1 if task.task_id in tasks else 0
+            num_repeated = num_repeated + 1 if task.task_id in tasks else 0
             tasks[task.task_id] = task
-            if misses > 1000:
+            if num_repeated > 1000:
                 raise SettingsError(f"only {len(tasks)} distinct tasks exist, {num_tasks} wanted")
         return cls(tasks.values(), name="generated")
 
@@ -171,19 +169,15 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
         """Number of tasks by skill, sorted by name."""
         return dict(sorted(Counter(s for task in self._tasks for s in task.skills).items()))
 
-    def filter(self, skills: Iterable[str], *, exactly: bool = False) -> "Taskset[TaskT]":
-        """Returns the tasks that have all of `skills`, or with `exactly` no others.
+    def filter(self, skills: Iterable[str]) -> "Taskset[TaskT]":
+        """Returns the tasks that have all of `skills`.
 
         Raises: SettingsError on an unknown skill, or where nothing is left.
         """
         wanted = set(skills)
         for skill in sorted(wanted - self.skills.keys()):
             raise SettingsError(f"unknown skill {skill!r}{did_you_mean(skill, self.skills)}")
-        tasks = [
-            task
-            for task in self._tasks
-            if (set(task.skills) == wanted if exactly else wanted <= set(task.skills))
-        ]
+        tasks = [task for task in self._tasks if wanted <= set(task.skills)]
         if not tasks:
             raise SettingsError(f"no task in {self.name!r} has skills {sorted(wanted)}")
         return Taskset(tasks, self.name)
@@ -200,9 +194,7 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
         """
         cut = round(len(self) * fraction)
         if not 0 < cut < len(self):
-            raise SettingsError(
-                f"split fraction {fraction} of {len(self)} tasks leaves one part empty"
-            )
+            raise SettingsError(f"split {fraction} of {len(self)} tasks leaves one part empty")
         shuffled = self.shuffle(seed)
         return shuffled[:cut], shuffled[cut:]
 
@@ -230,7 +222,7 @@ def compute_split(text: str) -> Split:
     >>> compute_split("1+2"), compute_split("3+4")
     ('train', 'test')
     """
-    return "test" if crc32(text.encode()) % 100 < _TEST_PERCENT else "train"
+    return "test" if crc32(text.encode()) % 100 < 25 else "train"
 
 
 def check_split(split: str | None) -> None:

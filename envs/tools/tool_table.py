@@ -7,8 +7,10 @@ grading does not depend on the interface.
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import Any, ClassVar
 
 _MAX_NUMBER_BITS = 10_000
@@ -21,20 +23,6 @@ class ToolCall:
 
     name: object
     arguments: object
-
-    @classmethod
-    def from_json(cls, text: str) -> "ToolCall":
-        """Returns the call of `{"name": …, "arguments": {…}}`; of other text, a malformed one.
-
-        >>> ToolCall.from_json('{"name": "submit", "arguments": {"answer": 4.50}}')
-        ToolCall(name='submit', arguments={'answer': '4.50'})
-        """
-        match read_json(text):
-            case {"name": name, "arguments": arguments}:
-                return cls(name, arguments)
-            case {"name": name}:
-                return cls(name, {})
-        return cls(None, text)
 
     @classmethod
     def from_openai(cls, tool_call: Mapping[str, Any]) -> "ToolCall":
@@ -74,17 +62,10 @@ class Tool:
     def build(cls, function: Callable[..., str]) -> "Tool":
         """Returns the tool of a function: its name, its Google-style docstring, its parameters."""
         about, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
-        texts: dict[str, str] = {}
-        for line in inspect.cleandoc(arguments.partition("\n\n")[0]).splitlines():
-            name, colon, text = line.partition(": ")
-            if colon and not line.startswith(" "):
-                texts[name] = text
-            else:
-                texts[next(reversed(texts))] += f" {line.strip()}"
+        entries = re.findall(r"^(\w+): ((?:.|\n +)*)", dedent(arguments), re.MULTILINE)
+        texts = {name: " ".join(text.split()) for name, text in entries}
         signature = inspect.signature(function).parameters
-        required = tuple(
-            n for n, parameter in signature.items() if parameter.default is parameter.empty
-        )
+        required = tuple(name for name, p in signature.items() if p.default is p.empty)
         parameters = {name: texts[name] for name in signature}
         return cls(function.__name__, " ".join(about.split()), parameters, required, function)
 
@@ -138,17 +119,11 @@ class ToolTable:
 
     def to_openai(self) -> list[dict[str, Any]]:
         """Returns the tools as OpenAI's API, and chat templates, take them."""
-        return [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": tool.schema,
-                },
-            }
+        functions = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.schema}
             for tool in self
         ]
+        return [{"type": "function", "function": function} for function in functions]
 
     def find_problem(self, call: ToolCall) -> str | None:
         """Returns what is wrong with a call, in words for the agent; None where nothing is."""
@@ -221,8 +196,7 @@ def find_tools(env_id: str) -> ToolTable:
     from agentpeft.envs.registration import find_spec
 
     creator: object = find_spec(env_id).entry_point
-    if isinstance(creator, str):
-        creator = load_env_creator(creator)
+    creator = load_env_creator(creator) if isinstance(creator, str) else creator
     if isinstance(creator, type) and issubclass(creator, TextEnv):
         return creator.get_tools()
     return ANY_TEXT

@@ -28,6 +28,7 @@ from process_parts import children_of, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import agentpeft.envs
+from agentpeft.apps.serve.client.servers import Servers
 from agentpeft.apps.serve.serve import main
 from agentpeft.envs import (
     EnvFault,
@@ -38,7 +39,6 @@ from agentpeft.envs import (
     UnknownTaskError,
     check_text_env,
 )
-from agentpeft.envs.remote.servers import Servers
 from agentpeft.policies.rollout.environments import make_environment
 from agentpeft.policies.rollout.play import reward_for
 

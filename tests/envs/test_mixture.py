@@ -115,11 +115,11 @@ def test_many_at_once():
     [
         ({"sources": []}, "sources must list one environment or more"),
         ({"sources": "sums"}, "sources must list one environment or more"),
-        ({"sources": ["sums"]}, "a source is a mapping of name, id and kwargs, got 'sums'"),
+        ({"sources": ["sums"]}, "a mapping of name, id and kwargs (a mapping), got 'sums'"),
         ({"sources": [{"id": "x"}]}, "a source needs a name (without a slash) and an id"),
         ({"sources": [{**ADDITION, "name": "a/b"}]}, "a source needs a name (without a slash)"),
         ({"sources": [{**ADDITION, "kwarg": {}}]}, "key of a source 'kwarg'"),
-        ({"sources": [{**ADDITION, "kwargs": 3}]}, "source 'sums': kwargs is a mapping"),
+        ({"sources": [{**ADDITION, "kwargs": 3}]}, "kwargs (a mapping), got {'name': 'sums'"),
         ({"sources": [ADDITION, ADDITION]}, "two sources have one name: sums, sums"),
         ({"sources": [{**ADDITION, "id": "No-v0"}]}, "unknown environment 'No-v0'"),
         ({"sources": [{"name": "cart", "id": "CartPole-v1"}]}, "CartPole-v1 is no TextEnv"),

@@ -66,8 +66,8 @@ def test_keys_are_names_or_indices_and_places_name_the_line(tmp_path):
         ("a.json", '{"a":\n oops}', r"a\.json:2: not JSON"),
         ("a.json", '{"k": 3}', r"a\.json row k: expected an object, got 3"),
         ("a.json", "3", r"a\.json: expected an array or an object"),
-        ("a.json", "[" * 200_000, r"a\.json: nested too deeply"),
-        ("a.json", "[" + "9" * 5000 + "]", r"a\.json: .*too long"),
+        ("a.json", "[" * 200_000, r"a\.json:1: nested too deeply"),
+        ("a.json", "[" + "9" * 5000 + "]", r"a\.json:1: .*too long"),
         ("a.parquet", "no parquet", r"a\.parquet: not a parquet file"),
     ],
 )

@@ -3,8 +3,13 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
+from agentpeft.apps.serve.client.connection import Connection, RemoteError, ServerGoneError
+from agentpeft.apps.serve.client.messages import PROTOCOL, read_field, read_reward
+from agentpeft.apps.serve.client.servers import Servers, Urls
+from agentpeft.apps.serve.client.tasks import RemoteTasks, RemoteTaskset, get_content
 from agentpeft.envs.core.errors import (
     EnvFault,
     SettingsError,
@@ -18,11 +23,6 @@ from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.core.vector import TextVectorEnv
 from agentpeft.envs.registration import get_env_name
-from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError
-from agentpeft.envs.remote.links import Links, sharing_links
-from agentpeft.envs.remote.messages import PROTOCOL, read_field, read_reward
-from agentpeft.envs.remote.servers import Servers, Urls
-from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, get_content
 from agentpeft.envs.tasks.taskset import Task, TaskSource
 
 _MAX_LEVELS = 1000
@@ -86,7 +86,6 @@ class RemoteEnv(TextEnv[Task]):
         self._servers = Servers(url, f"{get_env_name(env_id)}/ws" if env_id else "ws")
         self._token, self._ca_file = token, ca_file
         self._connect_s, self._timeout_s = connect_s, timeout_s
-        self._links = Links.shared()
         render_mode = options.pop("render_mode", None)
         self._env_kwargs = _check_kwargs(options)
         self._connection: Connection | None = None
@@ -109,8 +108,7 @@ class RemoteEnv(TextEnv[Task]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all but the session. Raises: ClosedEnvironmentError."""
-        left_out = {"_connection": None, "_playing": None, "_links": None}
-        return {**super().__getstate__(), **left_out}
+        return {**super().__getstate__(), "_connection": None, "_playing": None}
 
     @property
     def levels(self) -> Sequence[TaskSource[Task]]:
@@ -149,12 +147,10 @@ class RemoteEnv(TextEnv[Task]):
 
     def _episode_options(self, render_mode: str | None) -> EpisodeOptions:
         """Returns settings by which the local loop adds nothing to the server's."""
-        limits = ("max_turns", "max_action_chars", "max_observation_chars")
-        max_turns, max_action_chars, max_observation_chars = map(self._description.get, limits)
         return EpisodeOptions(
-            max_turns=max_turns,  # type: ignore[typeddict-item]  # checked with the others
-            max_action_chars=max_action_chars,  # type: ignore[typeddict-item]
-            max_observation_chars=max_observation_chars,  # type: ignore[typeddict-item]
+            max_turns=read_field(self._description, "max_turns", int),
+            max_action_chars=read_field(self._description, "max_action_chars", int),
+            max_observation_chars=read_field(self._description, "max_observation_chars", int),
             reward=RewardConfig(success=0.0, reward_fn=self._final_reward),
             render_mode=render_mode,
         )
@@ -206,7 +202,7 @@ class RemoteEnv(TextEnv[Task]):
         for url in self._servers.in_order():
             try:
                 connection = Connection.open(
-                    url, self._token, self._ca_file, self._connect_s, self._timeout_s, self._links
+                    url, self._token, self._ca_file, self._connect_s, self._timeout_s
                 )
                 with ExitStack() as on_error:
                     on_error.callback(connection.close)
@@ -223,12 +219,6 @@ class RemoteEnv(TextEnv[Task]):
         self._description = self._description or description
         if description != self._description:
             raise EnvFault(f"{url}: another environment than before: {shown(description)}")
-
-
-def make_remote(**kwargs: Any) -> TextVectorEnv:
-    """Returns copies of a remote environment, whose sessions share a connection to each server."""
-    with sharing_links():
-        return TextVectorEnv.make("AgentPEFT/Remote-v0", **kwargs)
 
 
 def _check_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,3 +248,6 @@ def _read_text(data: Mapping[str, Any]) -> str:
         case {"text": str() as text}:
             return text
     raise EnvFault(f"the server answered {shown(data)}, no observation")
+
+
+make_remote = partial(TextVectorEnv.make, "AgentPEFT/Remote-v0")

@@ -8,8 +8,8 @@ import gymnasium
 import pytest
 from websockets.sync.server import serve
 
+from agentpeft.apps.serve.client.messages import PROTOCOL, write_random_state
 from agentpeft.envs import EnvFault, SettingsError, UnknownTaskError
-from agentpeft.envs.remote.messages import PROTOCOL, write_random_state
 
 DESCRIPTION = {
     "protocol": PROTOCOL,

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from agentpeft.envs.core.errors import EnvFault, SettingsError, shown
-from agentpeft.envs.remote.messages import (
+from agentpeft.apps.serve.client.messages import (
     read_field,
     read_random_state,
     write_random_state,
 )
+from agentpeft.envs.core.errors import EnvFault, SettingsError, shown
 from agentpeft.envs.tasks.taskset import Task, Taskset, content_hash
 
 Ask = Callable[..., dict[str, Any]]
