@@ -98,8 +98,6 @@ class SampleTable:
         self._values = dict(
             zip((f.name for f in fields), zip(*table.rows, strict=True), strict=True)
         )
-        self._distinct: dict[str, list[Value]] = {}
-        self._allowed: dict[str, list[Value]] = {}
         self._stored: dict[str, Sequence[str | float]] = {}
 
     @property
@@ -113,19 +111,11 @@ class SampleTable:
 
     def distinct(self, field: Field) -> list[Value]:
         """Returns a column's different values in ascending order."""
-        values = self._distinct.get(field.name)
-        if values is None:
-            values = sorted(set(self._values[field.name]))
-            self._distinct[field.name] = values
-        return values
+        return sorted(set(self._values[field.name]))
 
     def allowed(self, field: Field) -> list[Value]:
         """Returns those of a column's different values that gold SQL may have."""
-        values = self._allowed.get(field.name)
-        if values is None:
-            values = list(filter(self.options.allows, self.distinct(field)))
-            self._allowed[field.name] = values
-        return values
+        return list(filter(self.options.allows, self.distinct(field)))
 
     @cached_property
     def tied_fields(self) -> list[Field]:
