@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from agentpeft.envs.db_bench.backends.protocol import Value
 from agentpeft.envs.db_bench.generator.families import Attempt
+from agentpeft.envs.db_bench.generator.outputs import AGGREGATES
 from agentpeft.envs.db_bench.generator.tables import Field, Kind, to_literal
 from agentpeft.envs.db_bench.skills import GROUP_BY, LIMIT
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
@@ -37,11 +38,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _average(values: Sequence[Any]) -> float:
-    return float(sum(values) / len(values))
-
-
-_AGGREGATE: dict[str, Callable[[Sequence[Any]], Any]] = {"AVG": _average, "MAX": max, "MIN": min}
+_average = AGGREGATES["AVG"]
 _JOIN: dict[str, Callable[[int, int], int]] = {"AND": operators.and_, "OR": operators.or_}
 _BITS = [1 << index for index in range(64)]
 _DATE_PHRASES = {">": "after", "<": "before"}
@@ -226,7 +223,7 @@ def _plain_subquery(attempt: Attempt) -> Clause[int]:
     words = attempt.say(operator, c=column.words, v=attempt.say(phrase, c=column.words))
     query = f"(SELECT {function}({column.name}) FROM {attempt.table})"
     values = attempt.sample.stored(column)
-    row_mask = _keep(values, operator, _AGGREGATE[function](values))
+    row_mask = _keep(values, operator, AGGREGATES[function](values))
     return Clause(f"{attempt.ref(column)} {operator} {query}", words, row_mask, skills=kind)
 
 

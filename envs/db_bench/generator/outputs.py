@@ -21,7 +21,7 @@ _COLUMN_KINDS: dict[str, str | int] = {"name": "text", "category": "text", "deci
 _AVERAGE_DECIMALS = {"int": 4, "decimal": 6}
 
 
-_AGGREGATES: Mapping[str, Callable[[list[float]], float]] = {
+AGGREGATES: Mapping[str, Callable[[Sequence[Any]], float]] = {
     "SUM": sum,
     "AVG": lambda values: sum(values) / len(values),
     "MAX": max,
@@ -100,7 +100,7 @@ def _count(attempt: Attempt) -> Output:
 
 
 def _aggregate(function: str, values: Sequence[Any]) -> Callable[[Group], StoredValue]:
-    aggregate = _AGGREGATES[function]
+    aggregate = AGGREGATES[function]
     return lambda group: aggregate([values[index] for index in group]) if group else None
 
 

@@ -3,7 +3,6 @@
 import sqlite3
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache
@@ -60,29 +59,21 @@ class TableImages:
 def fill(connection: GuardedConnection, tables: Sequence[Table]) -> None:
     """Creates tables; closes the connection where that fails. Raises: DataError."""
     for table in tables:
-        layout = table_layout(table.name, table.columns)
-        columns = layout.schema.columns
+        schema = check_schema(table.name, table.columns)
+        columns = schema.columns
+        marks = ", ".join("?" * len(columns))
+        insert = f"INSERT INTO {quote_name(table.name)} VALUES ({marks})"  # noqa: S608
         try:
             values = list(zip(*table.rows, strict=True)) or [()] * len(columns)
             stored = [_stored(*pair) for pair in zip(columns, values, strict=True)]
-            connection.fill(
-                layout.schema.sqlite_ddl, layout.insert, list(zip(*stored, strict=True))
-            )
+            connection.fill(schema.sqlite_ddl, insert, list(zip(*stored, strict=True)))
         except (MySQLError, sqlite3.Error, ValueError) as error:
             connection.close()
             raise DataError(f"table {table.name!r} cannot be made: {error}") from None
 
 
-@dataclass(frozen=True)
-class TableLayout:
-    """How a table definition is stored."""
-
-    schema: TableSchema
-    insert: str
-
-
 @lru_cache(maxsize=1024)
-def table_layout(name: str, columns: tuple[Column, ...]) -> TableLayout:
+def check_schema(name: str, columns: tuple[Column, ...]) -> TableSchema:
     """Returns how a table is stored. Raises: DataError for what MySQL would not create."""
     names = [column.name for column in columns]
     for kind, identifier in [("table", name), *(("column", column) for column in names)]:
@@ -93,12 +84,9 @@ def table_layout(name: str, columns: tuple[Column, ...]) -> TableLayout:
     if len({column.lower() for column in names}) < len(names):
         raise DataError(f"table {name!r}: duplicate column name among {names}")
     try:
-        schema = table_schema(name, columns)
+        return table_schema(name, columns)
     except MySQLError as error:
         raise DataError(f"table {name!r}: {error}") from None
-    marks = ", ".join("?" * len(columns))
-    insert = f"INSERT INTO {quote_name(name)} VALUES ({marks})"  # noqa: S608
-    return TableLayout(schema, insert)
 
 
 def _stored(column: ColumnSchema, values: Sequence[Value]) -> Sequence[SQLiteValue]:
