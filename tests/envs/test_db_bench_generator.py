@@ -28,7 +28,7 @@ from agentpeft.envs.db_bench.generator.outputs import (
     make_aggregate,
     make_calculation,
 )
-from agentpeft.envs.db_bench.generator.reads import Query
+from agentpeft.envs.db_bench.generator.reads import Selection
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.generator.tables import make_sample
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
@@ -302,7 +302,7 @@ def test_what_a_query_computes_is_what_sqlite_computes():
         database.executemany(f"INSERT INTO t VALUES ({marks})", sample.stored_rows)
         ids = [str(index + 1) for index in range(len(sample.table.rows)) if row_mask >> index & 1]
         terms = [f"{out.sql} {'DESC' if is_descending else 'ASC'}" for out, is_descending in order]
-        query = Query(row_mask, order=order, cut=slice(first, first + count))
+        query = Selection(row_mask, order=order, cut=slice(first, first + count))
         assert query.select_groups() == [
             [index]
             for (index,) in database.execute(
@@ -313,7 +313,7 @@ def test_what_a_query_computes_is_what_sqlite_computes():
         group = sample.categories[0]
         measures = [make_aggregate(attempt)]
         measures += [make_calculation(attempt)] if len(sample.numbers) > 1 else []
-        grouped = Query(row_mask, ([text.lower() for text in sample.stored(group)],))
+        grouped = Selection(row_mask, ([text.lower() for text in sample.stored(group)],))
         computed = [
             tuple(out.compute(rows) for out in measures) for rows in grouped.select_groups()
         ]

@@ -36,7 +36,7 @@ OrderKeys = tuple[tuple[Output, bool], ...]
 _Rows = list[tuple[StoredValue, ...]]
 
 
-class Query(NamedTuple):
+class Selection(NamedTuple):
     """What the clauses of a SELECT do, to be replaced one by one by their weaker forms.
 
     `group_by` has the keys' columns. None makes each row a group of its own, as in a query without
@@ -90,7 +90,7 @@ def select(attempt: Attempt) -> Draft:
     groups = _pick_groups(attempt)
     outputs = _make_outputs(attempt, groups)
     group = _make_group(attempt, groups, is_plain=not any("(" in out.sql for out in outputs))
-    query = Query(where.effect, group.effect)
+    query = Selection(where.effect, group.effect)
     having = _make_having(attempt, query.select_groups())
     outputs, alias_words = add_alias(attempt, outputs)
     order = _make_order(attempt, outputs, is_grouped=bool(groups))
@@ -312,14 +312,14 @@ def _say_head(
     )
 
 
-def list_weaker(query: Query, clauses: Sequence[Clause[Any]]) -> Iterable[Query]:
-    """Yields the query with each weaker form of each clause; the clauses are in `Query`'s order."""
-    for name, clause in zip(Query._fields, clauses, strict=True):
+def list_weaker(query: Selection, clauses: Sequence[Clause[Any]]) -> Iterable[Selection]:
+    """Yields the query with each weaker form of each clause; clauses are in `Selection`'s order."""
+    for name, clause in zip(Selection._fields, clauses, strict=True):
         for effect in clause.weaker:
             yield query._replace(**{name: effect})
 
 
-def _verify(outputs: Sequence[Output], query: Query, clauses: Sequence[Clause[Any]]) -> _Rows:
+def _verify(outputs: Sequence[Output], query: Selection, clauses: Sequence[Clause[Any]]) -> _Rows:
     """Returns the query's rows. Raises: NoTaskHereError unless each part of it matters."""
     if query.row_mask in clauses[0].weaker:
         raise NoTaskHereError

@@ -11,7 +11,7 @@ from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import column_output
 from agentpeft.envs.db_bench.generator.reads import (
     OrderKeys,
-    Query,
+    Selection,
     count_rows,
     limit_clause,
     list_weaker,
@@ -132,7 +132,7 @@ def _verify(attempt: Attempt, choice: _Choice, changes: Sequence[_Change]) -> No
     where, order, limit = choice
     if where.effect in where.weaker:
         raise NoTaskHereError
-    query = Query(where.effect, order=order.effect, cut=limit.effect)
+    query = Selection(where.effect, order=order.effect, cut=limit.effect)
     chosen = frozenset(index for [index] in query.select_groups())
     result = _contents_after(attempt, chosen, changes)
     if not result or result == _contents_after(attempt, frozenset(), changes):
