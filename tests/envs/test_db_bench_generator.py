@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -16,14 +17,22 @@ from sqlglot import exp
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.db_bench.backends.opening import open_database
 from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
+from agentpeft.envs.db_bench.generator.families import Attempt
 from agentpeft.envs.db_bench.generator.generator import (
     PHRASES,
     DBBenchGenerator,
     find_conflict,
 )
+from agentpeft.envs.db_bench.generator.outputs import (
+    column_output,
+    make_aggregate,
+    make_calculation,
+)
+from agentpeft.envs.db_bench.generator.reads import Selection
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
-from agentpeft.envs.db_bench.generator.tables import Selection, make_sample
+from agentpeft.envs.db_bench.generator.tables import make_sample
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
+from agentpeft.envs.tasks.phrases import Speaker
 from agentpeft.envs.tasks.task_random import TaskRandom
 
 UNAVOIDABLE = {
@@ -272,20 +281,47 @@ def test_threads_make_the_same_tasks_as_one():
     assert together == [generator.get(task_id) for task_id in ids * 2]
 
 
-def test_what_a_selection_takes_is_what_sqlite_selects():
-    rng = TaskRandom("selections")
+def test_what_a_query_computes_is_what_sqlite_computes():
+    rng = TaskRandom("queries")
+    database = sqlite3.connect(":memory:")
     for _ in range(200):
         sample = make_sample(rng, ("order_by_single_column",), TableOptions())
+        attempt = Attempt(rng, Speaker(PHRASES, rng, None), sample, frozenset())
         row_mask = 1 + rng.below(sample.full_mask)
         order = tuple(
-            (field.name, rng.random() < 0.5) for field in rng.sample(sample.fields, rng.below(3))
+            (column_output(attempt, field), rng.random() < 0.5)
+            for field in rng.sample(sample.fields, rng.below(3))
         )
         first, count = rng.below(4), rng.below(6)
-        terms = [f"{name} {'DESC' if is_descending else 'ASC'}" for name, is_descending in order]
-        ids = [str(index + 1) for index in range(len(sample.table.rows)) if row_mask >> index & 1]
-        found = sample.query(
-            f"SELECT rowid - 1 FROM {sample.scratch} WHERE rowid IN ({', '.join(ids)}) "
-            f"ORDER BY {', '.join([*terms, 'rowid'])} LIMIT {count} OFFSET {first}"
+        columns = ", ".join(
+            f"{field.name} {'REAL' if field.is_number else 'TEXT COLLATE NOCASE'}"
+            for field in sample.fields
         )
-        selected = sample.select(Selection(row_mask, order, slice(first, first + count)))
-        assert selected == [index for (index,) in found]
+        marks = ", ".join("?" * len(sample.fields))
+        database.execute(f"CREATE TABLE t ({columns})")
+        database.executemany(f"INSERT INTO t VALUES ({marks})", sample.stored_rows)
+        ids = [str(index + 1) for index in range(len(sample.table.rows)) if row_mask >> index & 1]
+        terms = [f"{out.sql} {'DESC' if is_descending else 'ASC'}" for out, is_descending in order]
+        query = Selection(row_mask, order=order, cut=slice(first, first + count))
+        assert query.select_groups() == [
+            [index]
+            for (index,) in database.execute(
+                f"SELECT rowid - 1 FROM t WHERE rowid IN ({', '.join(ids)}) "
+                f"ORDER BY {', '.join([*terms, 'rowid'])} LIMIT {count} OFFSET {first}"
+            )
+        ]
+        group = sample.categories[0]
+        measures = [make_aggregate(attempt)]
+        measures += [make_calculation(attempt)] if len(sample.numbers) > 1 else []
+        grouped = Selection(row_mask, ([text.lower() for text in sample.stored(group)],))
+        computed = [
+            tuple(out.compute(rows) for out in measures) for rows in grouped.select_groups()
+        ]
+        assert (
+            computed
+            == database.execute(
+                f"SELECT {', '.join(out.sql for out in measures)} FROM t "
+                f"WHERE rowid IN ({', '.join(ids)}) GROUP BY {group.name}"
+            ).fetchall()
+        )
+        database.execute("DROP TABLE t")

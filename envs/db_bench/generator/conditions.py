@@ -5,11 +5,12 @@ import operator as operators
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from functools import reduce
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from agentpeft.envs.db_bench.backends.protocol import Value
 from agentpeft.envs.db_bench.generator.families import Attempt
-from agentpeft.envs.db_bench.generator.tables import Field, Kind, OrderKeys, Selection, to_literal
+from agentpeft.envs.db_bench.generator.outputs import AGGREGATES
+from agentpeft.envs.db_bench.generator.tables import Field, Kind, to_literal
 from agentpeft.envs.db_bench.skills import GROUP_BY, LIMIT
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
@@ -37,56 +38,28 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _average(values: Sequence[Any]) -> float:
-    return float(sum(values) / len(values))
-
-
-_AGGREGATE: dict[str, Callable[[Sequence[Any]], Any]] = {"AVG": _average, "MAX": max, "MIN": min}
+_average = AGGREGATES["AVG"]
 _JOIN: dict[str, Callable[[int, int], int]] = {"AND": operators.and_, "OR": operators.or_}
 _BITS = [1 << index for index in range(64)]
 _DATE_PHRASES = {">": "after", "<": "before"}
 
 
-PartT = TypeVar("PartT")
+EffectT_co = TypeVar("EffectT_co", covariant=True)
 
 
-class Clause(NamedTuple):
+class Clause(NamedTuple, Generic[EffectT_co]):
     """A piece of SQL and its English (no dataclass: thousands of them are made in a second).
 
-    `weaker` are replacements that leave out a part each; the answer must differ with every one.
-    `keys` are the expressions of an ORDER BY. `row_mask` has a bit for each row (in a HAVING, each
-    group) that a condition keeps, and `weaker_masks` are those of its replacements: where they are
-    equal, `is_idle`, the database need not be asked. `order` and `cut` are what an ORDER BY and a
-    LIMIT do to rows, `weaker_orders` and `weaker_cuts` what their replacements do.
+    `effect` is what it does to rows: of a condition a mask with a bit for each row that it keeps.
+    `weaker` are the effects of replacements that leave out a part each; the answer must differ with
+    every one.
     """
 
-    sql: str = ""
-    words: str = ""
-    weaker: tuple[str, ...] = ()
+    sql: str
+    words: str
+    effect: EffectT_co
+    weaker: tuple[EffectT_co, ...] = ()
     skills: frozenset[str] = frozenset()
-    keys: tuple[str, ...] = ()
-    row_mask: int = 0
-    weaker_masks: tuple[int, ...] = ()
-    order: OrderKeys = ()
-    weaker_orders: tuple[OrderKeys, ...] = ()
-    cut: slice = slice(None)
-    weaker_cuts: tuple[slice, ...] = ()
-
-    @property
-    def is_idle(self) -> bool:
-        """True if some part of the condition is known to change nothing."""
-        return self.row_mask in self.weaker_masks
-
-
-def select_rows(
-    attempt: Attempt, where: Clause, order: Clause, limit: Clause
-) -> tuple[Selection, list[Selection]]:
-    """Returns the rows that three clauses select, and those that their weaker forms select."""
-    row_mask = where.row_mask if where.sql else attempt.sample.full_mask
-    weaker = [Selection(bits, order.order, limit.cut) for bits in where.weaker_masks]
-    weaker += [Selection(row_mask, keys, limit.cut) for keys in order.weaker_orders]
-    weaker += [Selection(row_mask, order.order, cut) for cut in limit.weaker_cuts]
-    return Selection(row_mask, order.order, limit.cut), weaker
 
 
 def quote(value: Value) -> str:
@@ -94,7 +67,7 @@ def quote(value: Value) -> str:
     return str(value) if isinstance(value, date) else to_literal(value)
 
 
-def make_where(attempt: Attempt) -> Clause:
+def make_where(attempt: Attempt) -> Clause[int]:
     """Returns the WHERE that the attempt's skills ask for; empty if they ask for none."""
     skills = attempt.skills
     leaves = _make_subqueries(attempt)
@@ -107,12 +80,12 @@ def make_where(attempt: Attempt) -> Clause:
         num_leaves = 1
     leaves += [make_condition(attempt) for _ in range(num_leaves - len(leaves))]
     if not leaves:
-        return Clause()
+        return Clause("", "", attempt.sample.full_mask)
     attempt.rng.shuffle(leaves)
     return _combine(attempt, leaves)
 
 
-def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
+def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause[int]:
     """Returns one comparison of a column with one of its values; `prefix` None: the attempt's."""
     fields: Iterable[Field] = attempt.sample.fields
     if attempt.asks_for((*GROUP_BY, *LIMIT)):
@@ -128,7 +101,7 @@ def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
         letter = attempt.rng.choice(letters)
         words = attempt.say("starts", c=column.words, v=f"'{letter}'")
         row_mask = to_bits(str(text)[0] == letter for text in attempt.sample.values(column))
-        return Clause(f"{name} LIKE '{letter}%'", words, row_mask=row_mask)
+        return Clause(f"{name} LIKE '{letter}%'", words, row_mask)
     values = attempt.sample.distinct(column)
     options = attempt.sample.allowed(column)
     is_pair = operator in ("between", "in")
@@ -141,15 +114,15 @@ def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
         first, second = map(to_literal, pair)
         if operator == "between":
             row_mask = to_bits(map(_between(*pair), attempt.sample.values(column)))
-            return Clause(f"{name} BETWEEN {first} AND {second}", words, row_mask=row_mask)
+            return Clause(f"{name} BETWEEN {first} AND {second}", words, row_mask)
         row_mask = to_bits(value in pair for value in attempt.sample.values(column))
-        return Clause(f"{name} IN ({first}, {second})", words, row_mask=row_mask)
+        return Clause(f"{name} IN ({first}, {second})", words, row_mask)
     value = attempt.rng.choice(options)
     said = _DATE_PHRASES.get(operator, operator) if column.kind == "date" else operator
     words = attempt.say(said, c=column.words, v=quote(value))
     compare = _COMPARE[operator]
     row_mask = to_bits(compare(other, value) for other in attempt.sample.values(column))
-    return Clause(f"{name} {operator} {to_literal(value)}", words, row_mask=row_mask)
+    return Clause(f"{name} {operator} {to_literal(value)}", words, row_mask)
 
 
 def _between(low: Any, high: Any) -> Callable[[Any], bool]:
@@ -161,71 +134,65 @@ def to_bits(truths: Iterable[bool]) -> int:
     return sum(bit for bit, truth in zip(_BITS, truths, strict=False) if truth)
 
 
-def join_masks(operator: str, parts: Iterable[int | None]) -> int | None:
+def to_indices(mask: int) -> list[int]:
+    """Returns the indices of a mask's bits, in ascending order."""
+    return [index for index in range(mask.bit_length()) if mask >> index & 1]
+
+
+def _join_masks(operator: str, parts: Iterable[int | None]) -> int | None:
     """Joins masks by "AND" or "OR"; None is a condition left out."""
-    there = [part for part in parts if part is not None]
-    return reduce(_JOIN[operator], there) if there else None
+    masks = [part for part in parts if part is not None]
+    return reduce(_JOIN[operator], masks) if masks else None
 
 
-def _combine(attempt: Attempt, leaves: Sequence[Clause]) -> Clause:
+def _combine(attempt: Attempt, leaves: Sequence[Clause[int]]) -> Clause[int]:
     """Joins conditions as the attempt's skills ask, with a weaker form for each part of each."""
     outer, inner = attempt.rng.choice((("AND", "OR"), ("OR", "AND")))
+    first, *others = (leaf.sql for leaf in leaves)
+    names = dict(zip("abc", (leaf.words for leaf in leaves), strict=False))
     is_nested = "where_nested_conditions" in attempt.skills
+    if is_nested:
+        skill = "where_nested_conditions"
+        sql = f"{first} {outer} ({f' {inner} '.join(others)})"
+        words = attempt.say(f"{outer}_{inner}".lower(), **names)
+    elif others:
+        skill = "where_multiple_conditions"
+        sql = f" {outer} ".join((first, *others))
+        joined = {"AND": "all", "OR": "any"}[outer] if len(leaves) > 2 else outer.lower()
+        words = attempt.say(joined, **names)
+    else:
+        skill, sql, words = "where_single_condition", first, leaves[0].words
 
-    def render(parts: Sequence[str]) -> str:
-        if not is_nested:
-            return _join(outer, parts)
-        group = _join(inner, parts[1:])
-        return _join(outer, (parts[0], f"({group})" if all(parts[1:]) else group))
-
-    def keep(parts: Sequence[int | None]) -> int:
-        row_mask = join_masks(
-            outer, parts if not is_nested else (parts[0], join_masks(inner, parts[1:]))
-        )
+    def join(parts: Sequence[int | None]) -> int:
+        if is_nested:
+            parts = (parts[0], _join_masks(inner, parts[1:]))
+        row_mask = _join_masks(outer, parts)
         return attempt.sample.full_mask if row_mask is None else row_mask
 
-    names = dict(zip("abc", (leaf.words for leaf in leaves), strict=False))
-    if is_nested:
-        words, own_skill = (
-            attempt.say(f"{outer}_{inner}".lower(), **names),
-            "where_nested_conditions",
-        )
-    elif len(leaves) > 1:
-        joined = {"AND": "all", "OR": "any"}[outer] if len(leaves) > 2 else outer.lower()
-        words, own_skill = attempt.say(joined, **names), "where_multiple_conditions"
-    else:
-        words, own_skill = leaves[0].words, "where_single_condition"
-    weaker = list(_weaken("", [(leaf.sql, leaf.weaker) for leaf in leaves]))
-    weaker_masks = _weaken(None, [(leaf.row_mask, leaf.weaker_masks) for leaf in leaves])
     return Clause(
-        f" WHERE {render([leaf.sql for leaf in leaves])}",
+        f" WHERE {sql}",
         words,
-        tuple(f" WHERE {text}" if text else "" for text in map(render, weaker)),
-        frozenset({own_skill, *(attempt.skills & {"subquery_multiple"})}).union(
+        join([leaf.effect for leaf in leaves]),
+        tuple(map(join, _weaken(leaves))),
+        frozenset({skill, *(attempt.skills & {"subquery_multiple"})}).union(
             *(leaf.skills for leaf in leaves)
         ),
-        row_mask=keep([leaf.row_mask for leaf in leaves]),
-        weaker_masks=tuple(map(keep, weaker_masks)),
     )
 
 
-def _join(operator: str, parts: Sequence[str]) -> str:
-    return f" {operator} ".join(filter(None, parts))
-
-
-def _weaken(none: PartT, leaves: Sequence[tuple[PartT, Sequence[PartT]]]) -> Iterable[list[PartT]]:
-    """Yields the leaves with something left out (`none`) or replaced by a weaker form."""
-    parts = [leaf for leaf, _ in leaves]
-    yield [none] * len(parts)
+def _weaken(leaves: Sequence[Clause[int]]) -> Iterable[list[int | None]]:
+    """Yields the leaves' masks with something left out (None) or replaced by a weaker form."""
+    parts: list[int | None] = [leaf.effect for leaf in leaves]
+    yield [None] * len(parts)
     if len(parts) == 3:
-        yield [parts[0], none, none]
-        yield [none, *parts[1:]]
-    for index, (_, weaker) in enumerate(leaves):
-        for replacement in (none, *weaker):
+        yield [parts[0], None, None]
+        yield [None, *parts[1:]]
+    for index, leaf in enumerate(leaves):
+        for replacement in (None, *leaf.weaker):
             yield [*parts[:index], replacement, *parts[index + 1 :]]
 
 
-def _make_subqueries(attempt: Attempt) -> list[Clause]:
+def _make_subqueries(attempt: Attempt) -> list[Clause[int]]:
     skills = attempt.skills
     is_nested, is_multiple = "subquery_nested" in skills, "subquery_multiple" in skills
     if is_multiple and "where_single_condition" in skills and not is_nested:
@@ -238,7 +205,7 @@ def _make_subqueries(attempt: Attempt) -> list[Clause]:
     return made
 
 
-def _plain_subquery(attempt: Attempt) -> Clause:
+def _plain_subquery(attempt: Attempt) -> Clause[int]:
     kind = attempt.skills & {"subquery_single"}
     if attempt.rng.random() < 0.3:
         column, inner = attempt.pick(attempt.sample.categories), make_condition(attempt, "")
@@ -246,20 +213,18 @@ def _plain_subquery(attempt: Attempt) -> Clause:
         words = attempt.say("occurs", c=column.words, d=inner.words)
         skills = kind | {"where_single_condition"}
         values = attempt.sample.stored(column)
-        occurring = {values[index] for index in attempt.sample.select(Selection(inner.row_mask))}
+        occurring = {values[index] for index in to_indices(inner.effect)}
         row_mask = to_bits(value in occurring for value in values)
-        full_mask = (attempt.sample.full_mask,)
-        return Clause(
-            f"{head} WHERE {inner.sql})", words, (f"{head})",), skills, (), row_mask, full_mask
-        )
+        weaker = (attempt.sample.full_mask,)
+        return Clause(f"{head} WHERE {inner.sql})", words, row_mask, weaker, skills)
     column = attempt.pick(attempt.sample.numbers)
     function, phrase, operators = attempt.rng.choice(_EXTREMES)
     operator = attempt.rng.choice(operators)
     words = attempt.say(operator, c=column.words, v=attempt.say(phrase, c=column.words))
     query = f"(SELECT {function}({column.name}) FROM {attempt.table})"
     values = attempt.sample.stored(column)
-    row_mask = _keep(values, operator, _AGGREGATE[function](values))
-    return Clause(f"{attempt.ref(column)} {operator} {query}", words, (), kind, row_mask=row_mask)
+    row_mask = _keep(values, operator, AGGREGATES[function](values))
+    return Clause(f"{attempt.ref(column)} {operator} {query}", words, row_mask, skills=kind)
 
 
 def _keep(values: Sequence[Any], operator: str, limit: Any) -> int:
@@ -268,7 +233,7 @@ def _keep(values: Sequence[Any], operator: str, limit: Any) -> int:
     return to_bits(compare(value, limit) for value in values)
 
 
-def _nested_subquery(attempt: Attempt) -> Clause:
+def _nested_subquery(attempt: Attempt) -> Clause[int]:
     outer = attempt.pick(attempt.sample.numbers)
     inner = attempt.pick(c for c in attempt.sample.numbers if c != outer)
     operators = [attempt.rng.choice("<>") for _ in range(2)]
@@ -279,19 +244,18 @@ def _nested_subquery(attempt: Attempt) -> Clause:
     deepest = f"(SELECT AVG({inner.name}) FROM {attempt.table})"
     words = attempt.say(operators[0], c=outer.words, v=some)
     values, inner_values = attempt.sample.stored(outer), attempt.sample.stored(inner)
-    chosen = Selection(_keep(inner_values, operators[1], _average(inner_values)))
-    averaged = [values[index] for index in attempt.sample.select(chosen)]
+    chosen = to_indices(_keep(inner_values, operators[1], _average(inner_values)))
+    averaged = [values[index] for index in chosen]
     return Clause(
         f"{start} WHERE {inner.name} {operators[1]} {deepest})",
         words,
-        (f"{start})",),
+        _keep(values, operators[0], _average(averaged)) if averaged else 0,
+        (_keep(values, operators[0], _average(values)),),
         frozenset({"subquery_nested", "where_single_condition"}),
-        row_mask=_keep(values, operators[0], _average(averaged)) if averaged else 0,
-        weaker_masks=(_keep(values, operators[0], _average(values)),),
     )
 
 
-def _neither_extreme(attempt: Attempt) -> Clause:
+def _neither_extreme(attempt: Attempt) -> Clause[int]:
     column = attempt.pick(attempt.sample.numbers)
     ends = [f"(SELECT {end}({column.name}) FROM {attempt.table})" for end in ("MAX", "MIN")]
     values = attempt.sample.stored(column)
@@ -299,8 +263,7 @@ def _neither_extreme(attempt: Attempt) -> Clause:
     return Clause(
         f"{attempt.ref(column)} NOT IN ({', '.join(ends)})",
         attempt.say("neither", c=column.words),
-        tuple(f"{attempt.ref(column)} <> {end}" for end in ends),
+        without[0] & without[1],
+        tuple(without),
         frozenset({"subquery_multiple"}),
-        row_mask=without[0] & without[1],
-        weaker_masks=tuple(without),
     )

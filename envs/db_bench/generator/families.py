@@ -25,8 +25,8 @@ class Attempt:
 
     @property
     def table(self) -> str:
-        """The table's name in the SQL of a draft; see `SampleTable`."""
-        return self.sample.scratch
+        """The table's name."""
+        return self.sample.table.name
 
     @property
     def from_sql(self) -> str:

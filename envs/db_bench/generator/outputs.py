@@ -1,10 +1,11 @@
 """Select lists of generated DB-bench queries: columns, aggregates and calculations."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
-from typing import NamedTuple
+from operator import add
+from typing import Any, NamedTuple, TypeAlias
 
 from agentpeft.envs.db_bench.backends.protocol import Value
 from agentpeft.envs.db_bench.generator.families import Attempt
@@ -12,12 +13,25 @@ from agentpeft.envs.db_bench.generator.tables import Field
 from agentpeft.envs.db_bench.skills import ORDER_BY_MULTIPLE
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
+Group: TypeAlias = list[int]
+"""The rows of a group by index; a row of a query without GROUP BY is a group of one."""
+StoredValue: TypeAlias = str | float | None
+
 _COLUMN_KINDS: dict[str, str | int] = {"name": "text", "category": "text", "decimal": 2}
 _AVERAGE_DECIMALS = {"int": 4, "decimal": 6}
 
 
+AGGREGATES: Mapping[str, Callable[[Sequence[Any]], float]] = {
+    "SUM": sum,
+    "AVG": lambda values: sum(values) / len(values),
+    "MAX": max,
+    "MIN": min,
+    "SPREAD": lambda values: max(values) - min(values),
+}
+
+
 class Output(NamedTuple):
-    """A selected expression.
+    """A selected expression; `compute` gives its value for a group, as a database has it.
 
     `kind` is "text", "date", "float", "int", or the number of decimals that MySQL prints.
     """
@@ -25,6 +39,7 @@ class Output(NamedTuple):
     sql: str
     words: str
     kind: str | int
+    compute: Callable[[Group], StoredValue]
     alias: str = ""
 
     @property
@@ -32,8 +47,13 @@ class Output(NamedTuple):
         """The expression with its alias."""
         return f"{self.sql} AS {self.alias}" if self.alias else self.sql
 
-    def to_values(self, stored: Sequence[str | float]) -> Sequence[Value]:
-        """Returns what MySQL returns for values that SQLite returned."""
+    def get_sort_key(self, group: Group) -> Any:
+        """Returns what ORDER BY compares: text regardless of case."""
+        value = self.compute(group)
+        return value.lower() if isinstance(value, str) else value
+
+    def to_values(self, stored: Sequence[Any]) -> Sequence[Value]:
+        """Returns what MySQL returns for computed values."""
         if self.kind == "date":
             return [date.fromisoformat(str(value)) for value in stored]
         if self.kind == "int":
@@ -46,7 +66,8 @@ class Output(NamedTuple):
 def column_output(attempt: Attempt, column: Field) -> Output:
     """Returns a plain column."""
     kind = _COLUMN_KINDS.get(column.kind, column.kind)
-    return Output(attempt.ref(column), column.words, kind)
+    values = attempt.sample.stored(column)
+    return Output(attempt.ref(column), column.words, kind, lambda group: values[group[0]])
 
 
 def make_aggregates(attempt: Attempt) -> list[Output]:
@@ -54,7 +75,7 @@ def make_aggregates(attempt: Attempt) -> list[Output]:
     first, second = make_aggregate(attempt), make_aggregate(attempt)
     has_one_key = "group_by_multiple_columns" not in attempt.skills
     if has_one_key and attempt.asks_for(ORDER_BY_MULTIPLE):
-        first = Output("COUNT(*)", attempt.say("count"), "int")
+        first = _count(attempt)
     return [first, second] if first.sql != second.sql and attempt.rng.random() < 0.4 else [first]
 
 
@@ -62,7 +83,7 @@ def make_aggregate(attempt: Attempt) -> Output:
     """Returns an aggregate."""
     function = attempt.rng.choice(("COUNT", "SUM", "AVG", "MAX", "MIN"))
     if function == "COUNT":
-        return Output("COUNT(*)", attempt.say("count"), "int")
+        return _count(attempt)
     column = attempt.rng.choice(attempt.sample.numbers)
     kind: str | int = 2 if column.kind == "decimal" else column.kind
     if function == "SUM" and kind == "int":
@@ -70,7 +91,17 @@ def make_aggregate(attempt: Attempt) -> Output:
     elif function == "AVG":
         kind = _AVERAGE_DECIMALS.get(column.kind, kind)
     words = attempt.say(function, c=column.words)
-    return Output(f"{function}({attempt.ref(column)})", words, kind)
+    compute = _aggregate(function, attempt.sample.stored(column))
+    return Output(f"{function}({attempt.ref(column)})", words, kind, compute)
+
+
+def _count(attempt: Attempt) -> Output:
+    return Output("COUNT(*)", attempt.say("count"), "int", len)
+
+
+def _aggregate(function: str, values: Sequence[Any]) -> Callable[[Group], StoredValue]:
+    aggregate = AGGREGATES[function]
+    return lambda group: aggregate([values[index] for index in group]) if group else None
 
 
 def make_calculation(attempt: Attempt) -> Output:
@@ -80,14 +111,16 @@ def make_calculation(attempt: Attempt) -> Output:
         raise NoTaskHereError
     column, other = attempt.rng.sample(numbers, 2)
     name, other_name = attempt.ref(column), attempt.ref(other)
-    sql, phrase = attempt.rng.choice(
+    values = attempt.sample.stored(column)
+    sums: Sequence[Any] = [*map(add, values, attempt.sample.stored(other))]
+    sql, phrase, compute = attempt.rng.choice(
         (
-            (f"MAX({name}) - MIN({name})", "spread"),
-            (f"SUM({name}) / COUNT(*)", "ratio"),
-            (f"SUM({name}) + SUM({other_name})", "two_sums"),
+            (f"MAX({name}) - MIN({name})", "spread", _aggregate("SPREAD", values)),
+            (f"SUM({name}) / COUNT(*)", "ratio", _aggregate("AVG", values)),
+            (f"SUM({name}) + SUM({other_name})", "two_sums", _aggregate("SUM", sums)),
         )
     )
-    return Output(sql, attempt.say(phrase, c=column.words, d=other.words), "float")
+    return Output(sql, attempt.say(phrase, c=column.words, d=other.words), "float", compute)
 
 
 def add_alias(attempt: Attempt, outputs: list[Output]) -> tuple[list[Output], list[str]]:

@@ -1,32 +1,23 @@
 """Questions of generated DB-bench tasks: SELECT statements whose every clause matters."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import Any, NamedTuple
 
-from agentpeft.envs.db_bench.generator.conditions import (
-    Clause,
-    join_masks,
-    make_where,
-    select_rows,
-    to_bits,
-)
+from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, to_indices
 from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import (
+    Group,
     Output,
+    StoredValue,
     add_alias,
     column_output,
     make_aggregate,
     make_aggregates,
     make_calculation,
 )
-from agentpeft.envs.db_bench.generator.tables import (
-    Field,
-    OrderKeys,
-    Selection,
-    StoredRow,
-    to_literal,
-)
+from agentpeft.envs.db_bench.generator.tables import Field, to_literal
 from agentpeft.envs.db_bench.skills import (
     ALIAS,
     GROUP_BY,
@@ -40,6 +31,55 @@ from agentpeft.envs.db_bench.skills import (
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
+OrderKeys = tuple[tuple[Output, bool], ...]
+"""The keys of an ORDER BY, each with whether it is DESC."""
+_Rows = list[tuple[StoredValue, ...]]
+
+
+class Selection(NamedTuple):
+    """What the clauses of a SELECT do, to be replaced one by one by their weaker forms.
+
+    `group_by` has the keys' columns. None makes each row a group of its own, as in a query without
+    aggregates; no keys make all rows one group.
+    """
+
+    row_mask: int
+    group_by: tuple[Sequence[Any], ...] | None = None
+    having: Callable[[Group], bool] | None = None
+    order: OrderKeys = ()
+    cut: slice = slice(None)
+
+    def select_groups(self) -> list[Group]:
+        """Returns the groups in order."""
+        indices = to_indices(self.row_mask)
+        if self.group_by is None:
+            groups = [[index] for index in indices]
+        elif not self.group_by:
+            groups = [indices]
+        else:
+            groups = self._make_groups(indices, self.group_by)
+        if self.having is not None:
+            groups = list(filter(self.having, groups))
+        # Sorting is stable: by the last key first, each earlier key keeps the order within ties.
+        for output, is_descending in reversed(self.order):
+            groups.sort(key=output.get_sort_key, reverse=is_descending)
+        return groups[self.cut]
+
+    def _make_groups(self, indices: Sequence[int], columns: Sequence[Sequence[Any]]) -> list[Group]:
+        """Returns groups by their keys: that decides ties, and so which drafts become tasks.
+
+        As in SQLite the keys are descending where as many order keys are.
+        """
+        by_key: dict[tuple[Any, ...], Group] = {}
+        for index in indices:
+            by_key.setdefault(tuple([column[index] for column in columns]), []).append(index)
+        groups = list(by_key.values())
+        has_directions = len(self.order) == len(columns)
+        for number, column in reversed(list(enumerate(columns))):
+            is_descending = has_directions and self.order[number][1]
+            groups.sort(key=lambda group: column[group[0]], reverse=is_descending)
+        return groups
+
 
 @family(skills=[skill for skill in SKILLS if skill not in WRITES])
 def select(attempt: Attempt) -> Draft:
@@ -49,25 +89,24 @@ def select(attempt: Attempt) -> Draft:
     where = make_where(attempt)
     groups = _pick_groups(attempt)
     outputs = _make_outputs(attempt, groups)
-    group, having = _make_group(attempt, groups), Clause()
-    start = f"FROM {attempt.from_sql}"
-    if attempt.asks_for(HAVING):
-        having = _make_having(attempt, f"{start}{where.sql}{group.sql}")
+    group = _make_group(attempt, groups, is_plain=not any("(" in out.sql for out in outputs))
+    query = Selection(where.effect, group.effect)
+    having = _make_having(attempt, query.select_groups())
     outputs, alias_words = add_alias(attempt, outputs)
-    head = Clause(_select_list(outputs) + start)
     order = _make_order(attempt, outputs, is_grouped=bool(groups))
-    is_plain = not any("(" in out.sql for out in outputs)  # rows of the table, without aggregates
-    limit = _make_limit(attempt, (head, where, group, having), is_plain)
-    clauses = (head, where, group, having, order, limit)
-    rows = _verify_rows(attempt, outputs, clauses) if is_plain else _verify(attempt, clauses)
+    query = query._replace(having=having.effect)
+    limit = _make_limit(attempt, len(query.select_groups()))
+    query = query._replace(order=order.effect, cut=limit.effect)
+    clauses = (where, group, having, order, limit)
+    rows = _verify(outputs, query, clauses)
     sentences = [_say_head(attempt, outputs, groups, where), *alias_words]
     sentences += [clause.words for clause in (having, order, limit) if clause.words]
-    sql = "".join(clause.sql for clause in clauses)
-    if [out.shown for out in outputs] == [column.name for column in attempt.sample.fields]:
-        sql = sql.replace(_select_list(outputs), "SELECT * ", 1)
+    shown = [out.shown for out in outputs]
+    is_all = shown == [column.name for column in attempt.sample.fields]
+    head = f"SELECT {'*' if is_all else ', '.join(shown)} FROM {attempt.from_sql}"  # noqa: S608
     columns = [out.to_values(v) for out, v in zip(outputs, zip(*rows, strict=True), strict=True)]
     return Draft(
-        attempt.sample.own_sql(sql),
+        "".join([head, *(clause.sql for clause in clauses)]),
         " ".join(sentences),
         frozenset({"select"}).union(*(clause.skills for clause in clauses))
         | attempt.skills.intersection(ALIAS),
@@ -77,15 +116,12 @@ def select(attempt: Attempt) -> Draft:
 
 def make_order(
     attempt: Attempt, candidates: Sequence[Output], coarse: Sequence[Output]
-) -> tuple[Clause, str]:
+) -> tuple[Clause[OrderKeys], str]:
     """Returns the ORDER BY that the attempt's skills ask for, and its keys in English.
 
     The first of two keys is one of `coarse`, which leave ties.
     """
-    kind = next((skill for skill in ORDER_BY if skill in attempt.skills), "")
-    if not kind and not attempt.asks_for(LIMIT):
-        return Clause(), ""
-    kind = kind or "order_by_single_column"
+    kind = next((skill for skill in ORDER_BY if skill in attempt.skills), "order_by_single_column")
     num_keys = 1 if kind == "order_by_single_column" else 2
     firsts = candidates if num_keys == 1 else coarse
     if len(candidates) < num_keys or not firsts:
@@ -95,29 +131,14 @@ def make_order(
     first = attempt.rng.choice(firsts)
     others = [key for key in candidates if key.sql != first.sql]
     keys = [first, *attempt.rng.sample(others, num_keys - 1)]
-    terms = [(key, is_descending != (has_opposites and i == 1)) for i, key in enumerate(keys)]
+    terms = tuple((key, is_descending != (has_opposites and i == 1)) for i, key in enumerate(keys))
     # Turning round any one of the keys must change the answer, as leaving all of them out must.
     reversals = [
-        [*terms[:i], (key, not is_down), *terms[i + 1 :]] for i, (key, is_down) in enumerate(terms)
+        (*terms[:i], (key, not is_down), *terms[i + 1 :]) for i, (key, is_down) in enumerate(terms)
     ]
-
-    def render(terms: Sequence[tuple[Output, bool]]) -> str:
-        parts = [(key.alias or key.sql) + (" DESC" if is_down else "") for key, is_down in terms]
-        return f" ORDER BY {', '.join(parts)}"
-
-    def to_order(terms: Sequence[tuple[Output, bool]]) -> OrderKeys:
-        return tuple((key.sql.removeprefix(attempt.prefix), is_down) for key, is_down in terms)
-
+    names = [(key.alias or key.sql) + (" DESC" if is_down else "") for key, is_down in terms]
     words = [attempt.say("desc" if is_down else "asc", c=key.words) for key, is_down in terms]
-    clause = Clause(
-        render(terms),
-        "",
-        ("", *map(render, reversals)),
-        frozenset({kind}),
-        tuple(key.sql for key in keys),
-        order=to_order(terms),
-        weaker_orders=((), *map(to_order, reversals)),
-    )
+    clause = Clause(f" ORDER BY {', '.join(names)}", "", terms, ((), *reversals), frozenset({kind}))
     return clause, f"{attempt.say('then')} ".join(words)
 
 
@@ -128,18 +149,17 @@ def _pick_groups(attempt: Attempt) -> list[Field]:
     return [attempt.pick(attempt.sample.categories) for _ in range(1 + is_multiple)]
 
 
-def _make_group(attempt: Attempt, groups: Sequence[Field]) -> Clause:
+def _make_group(
+    attempt: Attempt, groups: Sequence[Field], is_plain: bool
+) -> Clause[tuple[Sequence[Any], ...] | None]:
     if not groups:
-        return Clause()
-    names = [attempt.ref(group) for group in groups]
-    fewer = names if len(names) > 1 else []
+        return Clause("", "", None if is_plain else ())
+    sql = f" GROUP BY {', '.join([attempt.ref(group) for group in groups])}"
+    columns = [[str(text).lower() for text in attempt.sample.stored(group)] for group in groups]
+    row_numbers = range(len(columns[0]))
+    fewer = [(column,) for column in columns] if len(groups) > 1 else []
     skill = "group_by_multiple_columns" if fewer else "group_by_single_column"
-    return Clause(
-        f" GROUP BY {', '.join(names)}",
-        "",
-        tuple(f" GROUP BY {name}" for name in ("rowid", *fewer)),
-        frozenset({skill}),
-    )
+    return Clause(sql, "", tuple(columns), ((row_numbers,), *fewer), frozenset({skill}))
 
 
 def _make_outputs(attempt: Attempt, groups: Sequence[Field]) -> list[Output]:
@@ -156,42 +176,43 @@ def _make_outputs(attempt: Attempt, groups: Sequence[Field]) -> list[Output]:
     return [column_output(attempt, column) for column in chosen_fields]
 
 
-def _make_having(attempt: Attempt, rest: str) -> Clause:
+def _make_having(
+    attempt: Attempt, groups: Sequence[Group]
+) -> Clause[Callable[[Group], bool] | None]:
+    if not attempt.asks_for(HAVING):
+        return Clause("", "", None)
     is_multiple = "having_multiple_conditions_with_aggregate" in attempt.skills
     has_calculation = "having_aggregate_calculation" in attempt.skills
     measures = [make_calculation(attempt) if has_calculation else make_aggregate(attempt)]
     if is_multiple:
         measures.append(make_aggregate(attempt))
-    leaves = [_compare(attempt, measure, rest) for measure in measures]
+    leaves = [_compare(attempt, measure, groups) for measure in measures]
     skill = f"having_{'multiple_conditions' if is_multiple else 'single_condition'}_with_aggregate"
     skills = frozenset({skill, *(attempt.skills & {"having_aggregate_calculation"})})
     if not is_multiple:
-        sql, words, weaker = leaves[0].sql, leaves[0].words, [""]
-        row_mask, weaker_masks = leaves[0].row_mask, leaves[0].weaker_masks
-    else:
-        attempt.rng.shuffle(leaves)
-        operator = attempt.rng.choice(("AND", "OR"))
-        sql = f" {operator} ".join(leaf.sql for leaf in leaves)
-        words = attempt.say(operator.lower(), a=leaves[0].words, b=leaves[1].words)
-        weaker = ["", *(f" HAVING {leaf.sql}" for leaf in leaves)]
-        row_mask = join_masks(operator, [leaf.row_mask for leaf in leaves]) or 0
-        weaker_masks = (*leaves[0].weaker_masks, *(leaf.row_mask for leaf in leaves))
-    said = attempt.say("having", c=words)
+        [leaf] = leaves
+        words = attempt.say("having", c=leaf.words)
+        return Clause(f" HAVING {leaf.sql}", words, leaf.effect, (None,), skills)
+    attempt.rng.shuffle(leaves)
+    operator = attempt.rng.choice(("AND", "OR"))
+    join = all if operator == "AND" else any
+    first, second = leaves
+    words = attempt.say(operator.lower(), a=first.words, b=second.words)
     return Clause(
-        f" HAVING {sql}",
-        said,
-        tuple(weaker),
+        f" HAVING {first.sql} {operator} {second.sql}",
+        attempt.say("having", c=words),
+        lambda group: join((first.effect(group), second.effect(group))),
+        (None, first.effect, second.effect),
         skills,
-        row_mask=row_mask,
-        weaker_masks=(0, *weaker_masks),
     )
 
 
-def _compare(attempt: Attempt, measure: Output, rest: str) -> Clause:
+def _compare(
+    attempt: Attempt, measure: Output, groups: Sequence[Group]
+) -> Clause[Callable[[Group], bool]]:
     """Returns a comparison of an aggregate with a value, true for some groups only."""
-    found = attempt.sample.query(f"SELECT {measure.sql} {rest}")
-    values = [float(value) for (value,) in found]
-    steps = list(pairwise(sorted(set(values))))
+    compute: Callable[[Group], Any] = measure.compute
+    steps = list(pairwise(sorted({float(compute(group)) for group in groups})))
     if not steps:
         raise NoTaskHereError
     low, high = attempt.rng.choice(steps)
@@ -210,22 +231,18 @@ def _compare(attempt: Attempt, measure: Output, rest: str) -> Clause:
         raise NoTaskHereError
     literal = to_literal(int(limit) if limit == int(limit) else limit)
     words = attempt.say(operator, c=measure.words, v=literal)
-    row_mask = to_bits((value > limit) if operator == ">" else (value < limit) for value in values)
     return Clause(
         f"{measure.sql} {operator} {literal}",
         words,
-        row_mask=row_mask,
-        weaker_masks=((1 << len(values)) - 1,),
+        (lambda group: bool(compute(group) > limit))
+        if operator == ">"
+        else (lambda group: bool(compute(group) < limit)),
     )
 
 
-def _select_list(outputs: Sequence[Output]) -> str:
-    return f"SELECT {', '.join([out.shown for out in outputs])} "
-
-
-def _make_order(attempt: Attempt, outputs: Sequence[Output], is_grouped: bool) -> Clause:
+def _make_order(attempt: Attempt, outputs: Sequence[Output], is_grouped: bool) -> Clause[OrderKeys]:
     if not attempt.asks_for((*ORDER_BY, *LIMIT)):
-        return Clause()
+        return Clause("", "", ())
     candidates = list(outputs)
     coarse = [out for out in outputs if out.sql == "COUNT(*)" or out.kind == "text"]
     if not is_grouped:
@@ -238,15 +255,10 @@ def _make_order(attempt: Attempt, outputs: Sequence[Output], is_grouped: bool) -
     return clause._replace(words=attempt.say("order", keys=words))
 
 
-def _make_limit(attempt: Attempt, clauses: Sequence[Clause], is_plain: bool) -> Clause:
+def _make_limit(attempt: Attempt, total: int) -> Clause[slice]:
     has_offset = "limit_and_offset" in attempt.skills
     if not has_offset and "limit_only" not in attempt.skills:
-        return Clause()
-    where = clauses[1]
-    if is_plain:
-        total = (where.row_mask if where.sql else attempt.sample.full_mask).bit_count()
-    else:
-        total = len(attempt.sample.query("".join([clause.sql for clause in clauses])))
+        return Clause("", "", slice(None))
     if total < 2 + has_offset:
         raise NoTaskHereError
     if not has_offset:
@@ -257,14 +269,12 @@ def _make_limit(attempt: Attempt, clauses: Sequence[Clause], is_plain: bool) -> 
     num_rows = attempt.rng.randint(1, min(5, total - 1 - offset))
     forms = (f" LIMIT {num_rows} OFFSET {offset}", f" LIMIT {offset}, {num_rows}")
     words = attempt.say("offset", n=count_rows(num_rows), m=count_rows(offset))
-    weaker = ("", f" LIMIT {num_rows}", f" LIMIT 100 OFFSET {offset}")
     return Clause(
         attempt.rng.choice(forms),
         words,
-        weaker,
+        slice(offset, offset + num_rows),
+        (slice(None), slice(num_rows), slice(offset, None)),
         frozenset({"limit_and_offset"}),
-        cut=slice(offset, offset + num_rows),
-        weaker_cuts=(slice(None), slice(num_rows), slice(offset, None)),
     )
 
 
@@ -273,20 +283,19 @@ def count_rows(num_rows: int) -> str:
     return "row" if num_rows == 1 else f"{num_rows} rows"
 
 
-def limit_clause(num_rows: int, words: str) -> Clause:
+def limit_clause(num_rows: int, words: str) -> Clause[slice]:
     """Returns a LIMIT without an offset."""
     return Clause(
         f" LIMIT {num_rows}",
         words,
-        ("",),
+        slice(num_rows),
+        (slice(None),),
         frozenset({"limit_only"}),
-        cut=slice(num_rows),
-        weaker_cuts=(slice(None),),
     )
 
 
 def _say_head(
-    attempt: Attempt, outputs: Sequence[Output], groups: Sequence[Field], where: Clause
+    attempt: Attempt, outputs: Sequence[Output], groups: Sequence[Field], where: Clause[int]
 ) -> str:
     form = "groups" if groups else "totals" if "(" in outputs[0].sql else "rows"
     cols = enumerate_words([f"the {out.words}" for out in outputs])
@@ -303,53 +312,36 @@ def _say_head(
     )
 
 
-def _verify_rows(
-    attempt: Attempt, outputs: Sequence[Output], clauses: Sequence[Clause]
-) -> list[StoredRow]:
-    """As `_verify`, without a database, for a query without groups and aggregates."""
-    if any(clause.is_idle for clause in clauses):
-        raise NoTaskHereError
-    sample = attempt.sample
-    selection, weaker_selections = select_rows(attempt, clauses[1], *clauses[4:])
-    names = [out.sql.removeprefix(attempt.prefix) for out in outputs]
-    all_rows = list(zip(*[sample.stored(sample.by_name[name]) for name in names], strict=True))
-    keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
-    if keys:
-        key_rows = list(zip(*keys, strict=True))
-        row_indices = sample.select(Selection(selection.row_mask))
-        if len({all_rows[i] + key_rows[i] for i in row_indices}) > len(
-            {key_rows[i] for i in row_indices}
-        ):
-            raise NoTaskHereError
-    rows = [all_rows[index] for index in sample.select(selection)]
-    others = ([all_rows[index] for index in sample.select(weaker)] for weaker in weaker_selections)
-    _check_rows(rows, others, has_order=bool(keys))
-    return rows
+def list_weaker(query: Selection, clauses: Sequence[Clause[Any]]) -> Iterable[Selection]:
+    """Yields the query with each weaker form of each clause; clauses are in `Selection`'s order."""
+    for name, clause in zip(Selection._fields, clauses, strict=True):
+        for effect in clause.weaker:
+            yield query._replace(**{name: effect})
 
 
-def _verify(attempt: Attempt, clauses: Sequence[Clause]) -> list[StoredRow]:
+def _verify(outputs: Sequence[Output], query: Selection, clauses: Sequence[Clause[Any]]) -> _Rows:
     """Returns the query's rows. Raises: NoTaskHereError unless each part of it matters."""
-    query = attempt.sample.query
-    if any(clause.is_idle for clause in clauses):
+    if query.row_mask in clauses[0].weaker:
         raise NoTaskHereError
-    parts = [clause.sql for clause in clauses]
-    keys = clauses[4].keys
+    keys = [output for output, _ in query.order]
     if keys:  # first, as most drafts with an order fail here: rows that tie must be alike
-        with_keys = parts[0].replace(" FROM ", f", {', '.join(keys)} FROM ")
-        found = set(query("".join([with_keys, *parts[1:4]])))
-        if len(found) > len({row[-len(keys) :] for row in found}):
+        groups = query._replace(order=(), cut=slice(None)).select_groups()
+        sort_keys = _compute_rows(keys, groups)
+        if len({*zip(_compute_rows(outputs, groups), sort_keys, strict=True)}) > len({*sort_keys}):
             raise NoTaskHereError
-    rows = query("".join(parts))
-    others = (
-        query("".join([*parts[:index], weaker, *parts[index + 1 :]]))
-        for index, clause in enumerate(clauses)
-        for weaker in clause.weaker
+    rows = _compute_rows(outputs, query.select_groups())
+    weaker = (
+        _compute_rows(outputs, other.select_groups()) for other in list_weaker(query, clauses)
     )
-    _check_rows(rows, others, has_order=bool(keys))
+    _check_rows(rows, weaker, has_order=bool(keys))
     return rows
 
 
-def _check_rows(rows: list[StoredRow], others: Iterable[list[StoredRow]], has_order: bool) -> None:
+def _compute_rows(outputs: Sequence[Output], groups: Sequence[Group]) -> _Rows:
+    return list(zip(*[[*map(output.compute, groups)] for output in outputs], strict=True))
+
+
+def _check_rows(rows: _Rows, others: Iterable[_Rows], has_order: bool) -> None:
     """Raises: NoTaskHereError unless a query's rows differ from those of each weaker query.
 
     They differ from themselves in reverse order, too, where the order matters.

@@ -5,16 +5,13 @@ The domains are in `data/domains.toml`, the pools of words in `data/words.toml`.
 Numbers are multiples of a quarter, so that sums and means are exact in every database; text is
 plain ASCII letters and spaces, which every collation sorts alike; there are no NULLs.
 """
-# ruff: noqa: S608 (names of the generator's own)
 
-import sqlite3
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from agentpeft.envs.db_bench.backends.protocol import Column, Table, Value
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
@@ -84,56 +81,28 @@ class Domain:
     A column is the fields that it may be, one for each of its types.
     """
 
-    number: int
     names: list[str]
     leading: list[tuple[Field, ...]]
     others: list[tuple[Field, ...]]
 
 
-OrderKeys = tuple[tuple[str, bool], ...]
-"""Names of columns, each with whether it is DESC."""
-
-
-class Selection(NamedTuple):
-    """The rows that a statement takes, in order: its WHERE (a bit a row), ORDER BY and LIMIT."""
-
-    row_mask: int
-    order: OrderKeys = ()
-    cut: slice = slice(None)
-
-
 class SampleTable:
-    """A random table, and a copy of it in SQLite on which gold SQL is checked.
+    """A random table, with its values by column."""
 
-    The rows of statements without groups need no copy: `select` computes them.
-
-    SQL is drafted for `scratch`, the copy's name; `own_sql` puts the table's own in. There are
-    more columns in the copy, so what runs there names its columns. The copy lasts until the
-    thread's next sample: making another for each task costs a fifth of the task.
-    """
-
-    def __init__(
-        self, table: Table, fields: tuple[Field, ...], options: TableOptions, domain: Domain
-    ) -> None:
-        """`domain` is the table's."""
+    def __init__(self, table: Table, fields: tuple[Field, ...], options: TableOptions) -> None:
         self.table = table
         self.fields = fields
         self.options = options
         self.numbers = [field for field in fields if field.is_number]
         self.categories = [field for field in fields if field.kind == "category"]
-        self.scratch = f"scratch_{domain.number}"
-        self._domain = domain
         self._values = dict(
             zip((f.name for f in fields), zip(*table.rows, strict=True), strict=True)
         )
-        self._distinct: dict[str, list[Value]] = {}
-        self._allowed: dict[str, list[Value]] = {}
         self._stored: dict[str, Sequence[str | float]] = {}
-        self._found: dict[str, list[StoredRow]] = {}
 
     @property
     def full_mask(self) -> int:
-        """All rows as bits; see `Clause`."""
+        """All rows, as the mask of a condition that keeps them."""
         return (1 << len(self.table.rows)) - 1
 
     def values(self, field: Field) -> tuple[Value, ...]:
@@ -142,19 +111,11 @@ class SampleTable:
 
     def distinct(self, field: Field) -> list[Value]:
         """Returns a column's different values in ascending order."""
-        values = self._distinct.get(field.name)
-        if values is None:
-            values = sorted(set(self._values[field.name]))
-            self._distinct[field.name] = values
-        return values
+        return sorted(set(self._values[field.name]))
 
     def allowed(self, field: Field) -> list[Value]:
         """Returns those of a column's different values that gold SQL may have."""
-        values = self._allowed.get(field.name)
-        if values is None:
-            values = list(filter(self.options.allows, self.distinct(field)))
-            self._allowed[field.name] = values
-        return values
+        return list(filter(self.options.allows, self.distinct(field)))
 
     @cached_property
     def tied_fields(self) -> list[Field]:
@@ -164,62 +125,15 @@ class SampleTable:
 
     @cached_property
     def stored_rows(self) -> list[StoredRow]:
-        """The rows as SQLite has them."""
+        """The rows as a database has them."""
         return list(zip(*map(self.stored, self.fields), strict=True))
 
     def stored(self, field: Field) -> Sequence[str | float]:
-        """Returns a column's values as SQLite has them."""
+        """Returns a column's values as a database has them."""
         values = self._stored.get(field.name)
         if values is None:
             values = self._stored[field.name] = to_stored(field, self._values[field.name])
         return values
-
-    def select(self, selection: Selection) -> list[int]:
-        """Returns the indices of the rows that a selection takes, ties in the table's order."""
-        row_mask = selection.row_mask
-        indices = [index for index in range(len(self.table.rows)) if row_mask >> index & 1]
-        # Sorting is stable: by the last key first, each earlier key keeps the order within ties.
-        for name, is_descending in reversed(selection.order):
-            field = self.by_name[name]
-            values = self.stored(field)
-            if field.kind in ("name", "category"):
-                values = [str(text).lower() for text in values]
-            indices.sort(key=values.__getitem__, reverse=is_descending)
-        return indices[selection.cut]
-
-    @cached_property
-    def by_name(self) -> dict[str, Field]:
-        """The columns by name."""
-        return {field.name: field for field in self.fields}
-
-    @cached_property
-    def _connection(self) -> sqlite3.Connection:
-        connection = _scratch_connection(self._domain)
-        if connection.in_transaction:  # an interrupt came in the middle of the last one
-            connection.execute("ROLLBACK")
-        names = ", ".join(field.name for field in self.fields)
-        marks = ", ".join("?" * len(self.fields))
-        connection.execute("BEGIN")
-        connection.execute(f"DELETE FROM {self.scratch}")
-        connection.executemany(
-            f"INSERT INTO {self.scratch} ({names}) VALUES ({marks})", self.stored_rows
-        )
-        connection.execute("COMMIT")
-        return connection
-
-    def query(self, sql: str) -> list[StoredRow]:
-        """Returns the rows of a SELECT from `scratch`; they are remembered, so not to be changed.
-
-        Drafts of one table have many queries in common.
-        """
-        rows = self._found.get(sql)
-        if rows is None:
-            rows = self._found[sql] = self._connection.execute(sql).fetchall()
-        return rows
-
-    def own_sql(self, sql: str) -> str:
-        """Returns SQL for `scratch` as SQL for the table (whose name is in no text)."""
-        return sql.replace(self.scratch, self.table.name)
 
 
 def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -> SampleTable:
@@ -243,7 +157,7 @@ def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -
         tuple(field.column for field in fields),
         tuple(zip(*values, strict=True)),
     )
-    return SampleTable(table, tuple(fields), options, domain)
+    return SampleTable(table, tuple(fields), options)
 
 
 def make_value(rng: TaskRandom, field: Field) -> Value:
@@ -258,32 +172,8 @@ def to_literal(value: Value) -> str:
     return str(value)
 
 
-class _Scratch(threading.local):
-    """A thread's SQLite database, with a table for each domain that the thread has met."""
-
-    def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)
-        self.domains: set[int] = set()
-
-
-_SCRATCH = _Scratch()
-
-
-def _scratch_connection(domain: Domain) -> sqlite3.Connection:
-    """Numbers are REAL there, so that division is MySQL's; text compares regardless of case."""
-    if domain.number not in _SCRATCH.domains:
-        types = ("TEXT COLLATE NOCASE", "REAL")
-        columns = ", ".join(
-            f"{column[0].name} {types[column[0].is_number]}"
-            for column in domain.leading + domain.others
-        )
-        _SCRATCH.connection.execute(f"CREATE TABLE scratch_{domain.number} ({columns})")
-        _SCRATCH.domains.add(domain.number)
-    return _SCRATCH.connection
-
-
 def to_stored(field: Field, values: Sequence[Value]) -> Sequence[str | float]:
-    """Returns a column's values as SQLite has them."""
+    """Returns values as a database compares them: numbers as floats, all else as text."""
     if field.is_number:
         return list(map(float, values))  # type: ignore[arg-type]
     return list(map(str, values))
@@ -352,11 +242,11 @@ def _with_invented_words(rng: TaskRandom, field: Field) -> Field:
     return replace(field, pool=_INVENTED) if is_invented else field
 
 
-def _read_domain(number: int, domain: dict[str, Any]) -> Domain:
+def _read_domain(domain: dict[str, Any]) -> Domain:
     columns = [_read_column(name, content) for name, content in domain["columns"].items()]
     leading = [column for column in columns if column[0].kind in ("name", "category")][:3]
     others = [column for column in columns if column not in leading]
-    return Domain(number, domain["names"], leading, others)
+    return Domain(domain["names"], leading, others)
 
 
 def _read_column(name: str, content: dict[Kind, Any]) -> tuple[Field, ...]:
@@ -369,8 +259,5 @@ def _read_column(name: str, content: dict[Kind, Any]) -> tuple[Field, ...]:
     return tuple(Field(name, kind, type_name, bounds=bounds) for type_name in _TYPES[kind])
 
 
-_DOMAINS = [
-    _read_domain(number, domain)
-    for number, domain in enumerate(read_toml(__file__, "data/domains.toml")["domains"])
-]
+_DOMAINS = [_read_domain(domain) for domain in read_toml(__file__, "data/domains.toml")["domains"]]
 _POOLS: dict[str, list[str]] = read_toml(__file__, "data/words.toml")

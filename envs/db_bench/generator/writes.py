@@ -6,23 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, quote, select_rows
+from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, quote
 from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
-from agentpeft.envs.db_bench.generator.outputs import Output
-from agentpeft.envs.db_bench.generator.reads import count_rows, limit_clause, make_order
-from agentpeft.envs.db_bench.generator.tables import (
-    Field,
+from agentpeft.envs.db_bench.generator.outputs import column_output
+from agentpeft.envs.db_bench.generator.reads import (
+    OrderKeys,
     Selection,
-    StoredRow,
-    to_literal,
-    to_stored,
+    count_rows,
+    limit_clause,
+    list_weaker,
+    make_order,
 )
+from agentpeft.envs.db_bench.generator.tables import Field, StoredRow, to_literal, to_stored
 from agentpeft.envs.db_bench.skills import ORDER_BY, WHERE
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 _STEPS = (1, 2, 5, 10, 7, 12)
 _CHOOSES_ROWS = (*WHERE, *ORDER_BY, "limit_only")
+
+
+_Choice = tuple[Clause[int], Clause[OrderKeys], Clause[slice]]
 
 
 @dataclass(frozen=True)
@@ -57,61 +61,51 @@ def insert(attempt: Attempt) -> Draft:
 @family(skills=["delete", *_CHOOSES_ROWS])
 def delete(attempt: Attempt) -> Draft:
     """Returns an order to delete some rows. Raises: NoTaskHereError."""
-    where, order, limit, tail = _make_choice(attempt)
-    _verify(attempt, (where, order, limit), [])
-    text = attempt.speaker.capital(
-        "delete", table=attempt.sample.table.name, where=_say_where(attempt, where)
-    )
-    return _draft(
-        attempt, "delete", f"DELETE FROM {attempt.table}", (where, order, limit), text + tail
-    )
+    choice, tail = _make_choice(attempt)
+    _verify(attempt, choice, [])
+    where = _say_where(attempt, choice[0])
+    text = attempt.speaker.capital("delete", table=attempt.table, where=where)
+    return _draft("delete", f"DELETE FROM {attempt.table}", choice, text + tail)
 
 
 @family(skills=["update", *_CHOOSES_ROWS])
 def update(attempt: Attempt) -> Draft:
     """Returns an order to change some or all rows. Raises: NoTaskHereError."""
-    where, order, limit, tail = _make_choice(attempt)
+    choice, tail = _make_choice(attempt)
     num_changes = attempt.rng.choice((1, 1, 2))
     fields = [field for field in attempt.sample.fields if field.kind != "name"]
     changes = [_make_change(attempt, column) for column in attempt.rng.sample(fields, num_changes)]
-    _verify(attempt, (where, order, limit), changes)
-    said = enumerate_words([change.words for change in changes])
-    words = {
-        "table": attempt.sample.table.name,
-        "changes": said,
-        "where": _say_where(attempt, where),
-    }
-    text = attempt.speaker.capital("update" if where.sql else "update_all", **words)
+    _verify(attempt, choice, changes)
+    text = attempt.speaker.capital(
+        "update" if choice[0].sql else "update_all",
+        table=attempt.table,
+        changes=enumerate_words([change.words for change in changes]),
+        where=_say_where(attempt, choice[0]),
+    )
     assignments = ", ".join(change.sql for change in changes)
-    start = f"UPDATE {attempt.table} SET {assignments}"
-    return _draft(attempt, "update", start, (where, order, limit), text + tail)
+    return _draft("update", f"UPDATE {attempt.table} SET {assignments}", choice, text + tail)
 
 
-def _draft(attempt: Attempt, skill: str, start: str, clauses: Sequence[Clause], text: str) -> Draft:
+def _draft(skill: str, start: str, clauses: _Choice, text: str) -> Draft:
     skills = frozenset({skill}).union(*(clause.skills for clause in clauses))
-    sql = start + "".join(clause.sql for clause in clauses)
-    return Draft(attempt.sample.own_sql(sql), text, skills, None)
+    return Draft(start + "".join(clause.sql for clause in clauses), text, skills, None)
 
 
-def _say_where(attempt: Attempt, where: Clause) -> str:
+def _say_where(attempt: Attempt, where: Clause[int]) -> str:
     return f" {attempt.say('where', c=where.words)}" if where.words else ""
 
 
-def _make_choice(attempt: Attempt) -> tuple[Clause, Clause, Clause, str]:
+def _make_choice(attempt: Attempt) -> tuple[_Choice, str]:
     """Returns WHERE, ORDER BY and LIMIT, and a sentence about the latter two."""
     where = make_where(attempt)
     if "limit_only" not in attempt.skills:
-        return where, Clause(), Clause(), ""
-    columns = [Output(c.name, c.words, "") for c in attempt.sample.fields]
-    tied = [Output(c.name, c.words, "") for c in attempt.sample.tied_fields]
+        return (where, Clause("", "", ()), Clause("", "", slice(None))), ""
+    columns = [column_output(attempt, field) for field in attempt.sample.fields]
+    tied = [column_output(attempt, field) for field in attempt.sample.tied_fields]
     order, keys = make_order(attempt, columns, tied)
     num_rows = attempt.rng.randint(1, 3)
-    return (
-        where,
-        order,
-        limit_clause(num_rows, ""),
-        " " + attempt.say("write_limit", n=count_rows(num_rows), keys=keys),
-    )
+    tail = " " + attempt.say("write_limit", n=count_rows(num_rows), keys=keys)
+    return (where, order, limit_clause(num_rows, "")), tail
 
 
 def _make_change(attempt: Attempt, column: Field) -> _Change:
@@ -133,28 +127,28 @@ def _make_change(attempt: Attempt, column: Field) -> _Change:
     return _Change(f"{column.name} = {to_literal(value)}", words, index, lambda _: new)
 
 
-def _verify(attempt: Attempt, clauses: Sequence[Clause], changes: Sequence[_Change]) -> None:
+def _verify(attempt: Attempt, choice: _Choice, changes: Sequence[_Change]) -> None:
     """Raises: NoTaskHereError unless each part of the change matters."""
-    if clauses[0].is_idle:
+    where, order, limit = choice
+    if where.effect in where.weaker:
         raise NoTaskHereError
-    sample = attempt.sample
-    selection, weaker_selections = select_rows(attempt, *clauses)
-    chosen = frozenset(sample.select(selection))
+    query = Selection(where.effect, order=order.effect, cut=limit.effect)
+    chosen = frozenset(index for [index] in query.select_groups())
     result = _contents_after(attempt, chosen, changes)
     if not result or result == _contents_after(attempt, frozenset(), changes):
         raise NoTaskHereError
-    for weaker in weaker_selections:
-        others = frozenset(sample.select(weaker))
+    unused = Clause("", "", None)
+    for weaker in list_weaker(query, (where, unused, unused, order, limit)):
+        others = frozenset(index for [index] in weaker.select_groups())
         if others == chosen or _contents_after(attempt, others, changes) == result:
             raise NoTaskHereError
     if len(changes) == 1 and result == Counter(attempt.sample.stored_rows):
         raise NoTaskHereError
     if len(changes) == 2 and any(_contents_after(attempt, chosen, [c]) == result for c in changes):
         raise NoTaskHereError
-    if selection.order:
-        keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
-        row_indices = sample.select(Selection(selection.row_mask))
-        if len({tuple(key[index] for key in keys) for index in row_indices}) < len(row_indices):
+    if query.order:
+        rows = query._replace(cut=slice(None)).select_groups()
+        if len({tuple(key.compute(row) for key, _ in query.order) for row in rows}) < len(rows):
             raise NoTaskHereError
 
 

@@ -62,7 +62,7 @@ class ResultLimits:
     """
 
     max_rows: float = math.inf
-    max_bytes: int = _MAX_RESULT_BYTES
+    max_bytes: float = _MAX_RESULT_BYTES
     deadline_s: float = math.inf
 
 
@@ -119,7 +119,7 @@ class _Packets(NetworkBrokerPlain):
 
     def recv(self, sock: socket.socket, address: str) -> bytearray:  # noqa: ARG002 (the base's)
         """Returns the next packet with its header."""
-        size = self._peek_size(sock)
+        size = int.from_bytes(self._peek(sock, _HEADER_BYTES)[: _HEADER_BYTES - 1], "little")
         packet = self._peek(sock, _HEADER_BYTES + size)
         self._position += len(packet)
         self._pktnr = packet[_HEADER_BYTES - 1]
@@ -143,9 +143,6 @@ class _Packets(NetworkBrokerPlain):
                 position += _HEADER_BYTES + size
             self._data, self._position = data[position:], max(position - len(data), 0)
             self._data += self._receive(sock)
-
-    def _peek_size(self, sock: socket.socket) -> int:
-        return int.from_bytes(self._peek(sock, _HEADER_BYTES)[: _HEADER_BYTES - 1], "little")
 
     def _peek(self, sock: socket.socket, size: int) -> bytes:
         """Returns the next `size` bytes, which stay in the buffer."""
@@ -205,10 +202,12 @@ class MySQLClient:
         Raises: DeadlineError where something accepts the connection and says nothing.
         """
         settings: dict[str, str | int | bool | None] = {
-            **{"user": address.user, "password": address.password, "database": database},
-            **{"host": address.host, "port": address.port, "unix_socket": address.unix_socket},
-            **{"charset": "utf8mb4", "collation": "utf8mb4_general_ci"},
-            **{"connection_timeout": 10, "read_timeout": read_timeout_s},
+            **vars(address),
+            "database": database,
+            "charset": "utf8mb4",
+            "collation": "utf8mb4_general_ci",
+            "connection_timeout": 10,
+            "read_timeout": read_timeout_s,
         }
         try:
             with _translated_errors():
@@ -232,14 +231,8 @@ class MySQLClient:
 
         Raises: DeadlineError after `timeout_s`, where the connection is closed.
         """
-        rows: list[Row] = []
-        with _translated_errors(), self._until(time.monotonic() + timeout_s):
-            for packet in self._connection.cmd_query_iter(sql.encode("utf-8", "replace")):
-                rows = []
-                if "columns" in packet:
-                    raw_rows, _ = self._connection.get_rows(raw=True)
-                    rows = self._to_python(cast(list[RawRow], raw_rows), packet["columns"])
-        return rows
+        limits = ResultLimits(max_bytes=math.inf, deadline_s=time.monotonic() + timeout_s)
+        return self.run(sql, limits, lambda: None)[0]
 
     def run(
         self, sql: str, limits: ResultLimits, stop_query: Callable[[], None]

@@ -59,8 +59,7 @@ class MySQLDatabase:
         """Connects and makes a first schema. Raises: SettingsError, EnvFault (no server there)."""
         self._server = MySQLServer(url, limits or DatabaseLimits())
         self._ready: deque[tuple[Slot, MySQLClient]] = deque()
-        self._names: set[str] = set()
-        self._names_lock = threading.Lock()
+        self._names: set[str] = set()  # needs no lock: adding and discarding are atomic
         self._backlog = threading.Semaphore(_MAX_BACKLOG)
         self._is_closed = False
         self._owner_pid = os.getpid()
@@ -125,8 +124,7 @@ class MySQLDatabase:
         """Raises: EnvFault."""
         try:
             slot = self._server.make_slot()
-            with self._names_lock:
-                self._names.add(slot.name)
+            self._names.add(slot.name)
             return slot, self._server.connect_agent(slot)
         except ServerError as error:
             message = f"cannot make a schema at {self._server.address}: {error}"
@@ -161,8 +159,7 @@ class MySQLDatabase:
         except (ServerError, EnvFault) as error:
             _LOGGER.warning("schema %s stays behind: %s", name, error)
             return
-        with self._names_lock:
-            self._names.discard(name)
+        self._names.discard(name)
 
     def _forget_ready(self) -> None:
         """Drops the connections that were made before the server went away."""

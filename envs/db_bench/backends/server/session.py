@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from agentpeft.envs.core.errors import DataError, EnvFault
 from agentpeft.envs.db_bench.backends.protocol import (
-    DatabaseLimits,
     StatementResult,
     Table,
     TableContents,
@@ -22,18 +21,12 @@ from agentpeft.envs.db_bench.backends.server.client import (
 )
 from agentpeft.envs.db_bench.backends.server.server import MySQLServer, Slot
 from agentpeft.envs.db_bench.backends.server.statement_growth import StatementGuard
-from agentpeft.envs.db_bench.backends.server.watchdog import Guard, KillReason, Watchdog
+from agentpeft.envs.db_bench.backends.server.watchdog import FULL, TIMEOUT, Watchdog
 from agentpeft.envs.db_bench.backends.server.wording import compute_error_text, hide_names_in_rows
 
-_TIMEOUT = StatementResult(
-    error="3024 (HY000): Query execution was interrupted, "
-    "maximum statement execution time exceeded",
-    is_timeout=True,
-)
 _TOO_LONG = StatementResult(
     error="1153 (08S01): Got a packet bigger than 'max_allowed_packet' bytes"
 )
-_FULL = StatementResult(error="1114 (HY000): The table is full")
 _GONE_ERRNOS = (1049, 1103, 1146)
 _TOO_MANY_CONNECTIONS = 1226
 _NO_ROOM = re.compile(
@@ -68,15 +61,12 @@ class MySQLSession:
         """`on_close` gets the session when it is closed, once."""
         self.slot = slot
         self._server = server
+        self._limits = server.limits
         self._watchdog = watchdog
         self._client: MySQLClient | None = client
         self._on_close: Callable[[MySQLSession], None] | None = on_close
         self._read_until_s: float | None = None
         self._guard = StatementGuard()
-
-    @property
-    def _limits(self) -> DatabaseLimits:
-        return self._server.limits
 
     def load(self, tables: Sequence[Table]) -> None:
         """Makes the tables. Raises: DataError, EnvFault (no room there), ConnectionLostError."""
@@ -120,14 +110,14 @@ class MySQLSession:
         started_s = time.monotonic()
         with self._watchdog.watch(client.connection_id, self.slot.name) as guard:
             result = self._run(client, sql)
-        if result.is_cut or guard.reason:  # a KILL was sent, and may not have arrived
+        if result.is_cut or guard.result:  # a KILL was sent, and may not have arrived
             self._absorb_kill()
-        if guard.reason and not result.is_cut:
-            return _result_of_kill(guard)
+        if guard.result and not result.is_cut:
+            return guard.result
         # A fast write cannot have written much, so only a slow one is worth asking for the size.
         is_slow_write = not result.rows and time.monotonic() - started_s > _SIZE_CHECK_S
         if is_slow_write and not result.is_timeout and self._is_over_size():
-            return _FULL
+            return FULL
         return result
 
     def read_table(
@@ -189,7 +179,7 @@ class MySQLSession:
             rows, is_cut = client.run(sql, limits, lambda: self._server.kill(number))
         except DeadlineError:
             self._hang_up(client)
-            return _TIMEOUT
+            return TIMEOUT
         except ConnectionLostError as error:
             self._drop_client()
             self._check_server()
@@ -257,10 +247,6 @@ class MySQLSession:
         if self._client is not None:
             self._client.close()
             self._client = None
-
-
-def _result_of_kill(guard: Guard) -> StatementResult:
-    return _FULL if guard.reason is KillReason.SIZE else _TIMEOUT
 
 
 def quote_name(name: str) -> str:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from agentpeft.envs.core.errors import EnvFault
+from agentpeft.envs.db_bench.backends.protocol import StatementResult
 from agentpeft.envs.db_bench.backends.server.client import ServerError
 from agentpeft.envs.db_bench.backends.server.server import MySQLServer
 
@@ -22,22 +22,23 @@ _SIZE_POLL_S = 0.2
 _GRACE_S = 0.25
 
 
-class KillReason(StrEnum):
-    """Why a statement was ended."""
-
-    TIMEOUT = "timeout"
-    SIZE = "size"
+TIMEOUT = StatementResult(
+    error="3024 (HY000): Query execution was interrupted, "
+    "maximum statement execution time exceeded",
+    is_timeout=True,
+)
+FULL = StatementResult(error="1114 (HY000): The table is full")
 
 
 @dataclass(eq=False)
 class Guard:
-    """A statement under watch. `reason` is None unless the watchdog ended it."""
+    """A statement under watch. `result` is None unless the watchdog ended it."""
 
     connection_id: int
     schema: str
     kill_at_s: float
     poll_at_s: float
-    reason: KillReason | None = None
+    result: StatementResult | None = None
     is_active: bool = True
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,17 +83,17 @@ class Watchdog:
     def _look_at(self, guard: Guard) -> None:
         now = time.monotonic()
         if now >= guard.kill_at_s:
-            self._kill(guard, KillReason.TIMEOUT)
+            self._kill(guard, TIMEOUT)
         elif now >= guard.poll_at_s:
             guard.poll_at_s = now + _SIZE_POLL_S
             size_mib = self._server.compute_size_mib(guard.schema)
             if size_mib > self._server.limits.max_database_mib:
-                self._kill(guard, KillReason.SIZE)
+                self._kill(guard, FULL)
 
-    def _kill(self, guard: Guard, reason: KillReason) -> None:
+    def _kill(self, guard: Guard, result: StatementResult) -> None:
         """Kills the statement, or the connection if the statement survived a first KILL."""
         with guard.lock:  # else a KILL could hit the connection's next statement
             if guard.is_active:
-                self._server.kill(guard.connection_id, "CONNECTION" if guard.reason else "QUERY")
-                guard.reason = guard.reason or reason
+                self._server.kill(guard.connection_id, "CONNECTION" if guard.result else "QUERY")
+                guard.result = guard.result or result
                 guard.kill_at_s = time.monotonic() + _GRACE_S

@@ -10,7 +10,8 @@ import math
 import signal
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import MySQLError
@@ -255,28 +256,24 @@ class GuardedConnection:
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
-class _hearing_ctrl_c:  # noqa: N801 (used as a function is)
+@contextmanager
+def _hearing_ctrl_c(deadline: Deadline) -> Iterator[None]:
     """Within it Ctrl-C ends the statement, then raises KeyboardInterrupt.
 
     Python raises it in whatever bytecode comes next, mostly in a function that SQLite calls; and
     SQLite swallows what that raises. A handler of one's own, and other threads, are left alone.
     """
-
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-        self._is_ours = False
-
-    def __enter__(self) -> None:
-        is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if is_default and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, lambda *_: self._deadline.miss(is_cancelled=True))
-            self._is_ours = True
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            if self._deadline.is_cancelled:
-                raise KeyboardInterrupt
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: deadline.miss(is_cancelled=True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if deadline.is_cancelled:
+            raise KeyboardInterrupt
 
 
 def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> TransactionResult:

@@ -41,7 +41,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.translate import (
     translate,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, quote_name
-from agentpeft.envs.db_bench.backends.sqlite.tables import TableImages, fill, table_layout
+from agentpeft.envs.db_bench.backends.sqlite.tables import TableImages, check_schema, fill
 from agentpeft.envs.db_bench.backends.sqlite.worker import Request, WorkerPool
 
 _DATABASE_NAME = "db"
@@ -96,8 +96,8 @@ class SqliteSession(Closable):
         super().__init__()
         self._limits = database.limits
         self._workers = database.workers
-        layouts = [table_layout(table.name, table.columns) for table in tables]
-        self._schema = Schema(_DATABASE_NAME, tuple(layout.schema for layout in layouts))
+        schemas = tuple(check_schema(table.name, table.columns) for table in tables)
+        self._schema = Schema(_DATABASE_NAME, schemas)
         self._before_transaction: tuple[bytes, Schema] | None = None
         self._autocommits = True
         image = database.images.find(tables)

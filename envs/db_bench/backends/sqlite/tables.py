@@ -3,23 +3,14 @@
 import sqlite3
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import date
-from decimal import Decimal
 from functools import lru_cache
-from math import isfinite
-from typing import Any
 
 from agentpeft.envs.core.errors import DataError
-from agentpeft.envs.db_bench.backends.protocol import Column, Table, Value
+from agentpeft.envs.db_bench.backends.protocol import Column, Table
 from agentpeft.envs.db_bench.backends.sqlite.connection import GuardedConnection
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import stored_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    ColumnSchema,
-    Kind,
-    SQLiteValue,
-    SqlType,
     TableSchema,
     is_name,
     quote_name,
@@ -60,29 +51,27 @@ class TableImages:
 def fill(connection: GuardedConnection, tables: Sequence[Table]) -> None:
     """Creates tables; closes the connection where that fails. Raises: DataError."""
     for table in tables:
-        layout = table_layout(table.name, table.columns)
-        columns = layout.schema.columns
+        schema = check_schema(table.name, table.columns)
+        columns = schema.columns
+        marks = ", ".join("?" * len(columns))
+        insert = f"INSERT INTO {quote_name(table.name)} VALUES ({marks})"  # noqa: S608
         try:
             values = list(zip(*table.rows, strict=True)) or [()] * len(columns)
-            stored = [_stored(*pair) for pair in zip(columns, values, strict=True)]
-            connection.fill(
-                layout.schema.sqlite_ddl, layout.insert, list(zip(*stored, strict=True))
-            )
+            stored = [
+                [
+                    stored_value(value, column.type, column.name, row)
+                    for row, value in enumerate(cells, 1)
+                ]
+                for column, cells in zip(columns, values, strict=True)
+            ]
+            connection.fill(schema.sqlite_ddl, insert, list(zip(*stored, strict=True)))
         except (MySQLError, sqlite3.Error, ValueError) as error:
             connection.close()
             raise DataError(f"table {table.name!r} cannot be made: {error}") from None
 
 
-@dataclass(frozen=True)
-class TableLayout:
-    """How a table definition is stored."""
-
-    schema: TableSchema
-    insert: str
-
-
 @lru_cache(maxsize=1024)
-def table_layout(name: str, columns: tuple[Column, ...]) -> TableLayout:
+def check_schema(name: str, columns: tuple[Column, ...]) -> TableSchema:
     """Returns how a table is stored. Raises: DataError for what MySQL would not create."""
     names = [column.name for column in columns]
     for kind, identifier in [("table", name), *(("column", column) for column in names)]:
@@ -93,58 +82,6 @@ def table_layout(name: str, columns: tuple[Column, ...]) -> TableLayout:
     if len({column.lower() for column in names}) < len(names):
         raise DataError(f"table {name!r}: duplicate column name among {names}")
     try:
-        schema = table_schema(name, columns)
+        return table_schema(name, columns)
     except MySQLError as error:
         raise DataError(f"table {name!r}: {error}") from None
-    marks = ", ".join("?" * len(columns))
-    insert = f"INSERT INTO {quote_name(name)} VALUES ({marks})"  # noqa: S608
-    return TableLayout(schema, insert)
-
-
-def _stored(column: ColumnSchema, values: Sequence[Value]) -> Sequence[SQLiteValue]:
-    """Returns what a column stores for values. Raises: MySQLError."""
-    plain = _plain_values(column.type, values)
-    if plain is not None:
-        return plain
-    return [
-        stored_value(value, column.type, column.name, row)
-        for row, value in enumerate(values, start=1)
-    ]
-
-
-_PLAIN_TYPES: dict[Kind, set[type]] = {
-    Kind.TEXT: {str},
-    Kind.INTEGER: {int},
-    Kind.DECIMAL: {Decimal},
-    Kind.DATE: {date},
-    Kind.FLOAT: {float},
-    Kind.DOUBLE: {float},
-}
-_MAX_QUARTERS = 1 << 20
-"""Multiples of a quarter up to this many are the same in single precision."""
-
-
-def _plain_values(sql_type: SqlType, values: Sequence[Value]) -> Sequence[SQLiteValue] | None:
-    """Returns a column's stored form where it needs no check, as in most; quickly, else None."""
-    kind = sql_type.kind
-    if not values or set(map(type, values)) != _PLAIN_TYPES.get(kind):
-        return None
-    plain: Any = values
-    if kind is Kind.TEXT:
-        return plain if max(map(len, plain)) <= (sql_type.length or 255) else None
-    if kind is Kind.INTEGER:
-        high = 1 << ((sql_type.length or 64) - 1)
-        return plain if min(plain) >= 0 and max(plain) < high else None
-    if kind is Kind.DECIMAL:
-        scale = sql_type.scale
-        limit = 10.0 ** (min(sql_type.length or 10, 15) - scale)
-        numbers = list(map(float, plain))
-        is_plain = all(0 <= number < limit and round(number, scale) == number for number in numbers)
-        return numbers if is_plain else None
-    if kind is Kind.DATE:
-        return [value.isoformat() for value in plain]
-    if kind is Kind.DOUBLE:
-        return plain if all(map(isfinite, plain)) else None
-    quarters = [4 * number for number in plain]
-    is_plain = all(number.is_integer() and abs(number) < _MAX_QUARTERS for number in quarters)
-    return plain if is_plain else None

@@ -1,9 +1,8 @@
 """Worker processes that run SQLite statements which may hang in C or need much memory.
 
-Parent side: `WorkerPool`. Child side: `main`, which
-limits its own memory, writes no files, and dies at a statement's deadline (by a timer beside the
-interpreter, so also inside a C call and also when the parent was killed) or when the parent's
-socket closes.
+Parent side: `WorkerPool`. Child side: `main`, which limits its own memory, writes no files, and
+dies at a statement's deadline (by a thread beside the interpreter, so also inside a C call and also
+when the parent was killed) or when the parent's end of the pipe closes.
 
 Weaker elsewhere than on Linux: macOS does not bound the address space, and Windows limits nothing
 but the memory that SQLite itself takes.
@@ -12,8 +11,7 @@ but the memory that SQLite itself takes.
 import contextlib
 import faulthandler
 import os
-import queue
-import secrets
+import pickle
 import signal
 import sqlite3
 import sys
@@ -21,10 +19,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import Pipe
-from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.db_bench.backends.sqlite.connection import (
@@ -40,7 +36,6 @@ _START_TIMEOUT_S = 60.0
 _GRACE_S = 0.25
 _ADDRESS_SPACE_BYTES = 2 * 1024**3
 _SQLITE_HEAP_BYTES = 256 * 1024**2
-_KEY_VARIABLE = "AGENTPEFT_WORKER_KEY"
 _WINDOWS_VARIABLES = ("SYSTEMROOT", "TEMP", "TMP")
 
 
@@ -144,27 +139,26 @@ class _Worker:
 
     def __init__(self) -> None:
         self.is_new = True
-        self.is_healthy = False
-        start = _start_with_listener if sys.platform == "win32" else _start_with_pipe
+        program = f"from {__name__} import main; main()"
+        # None of this process's variables, but what Windows cannot do without.
+        environment = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        environment |= {name: os.environ[name] for name in _WINDOWS_VARIABLES if name in os.environ}
         try:
-            self._process, self._socket = start()
+            self._process = processes.start(
+                [sys.executable, "-c", program], pipes=processes.PIPE, env=environment
+            )
         except OSError as error:
             raise EnvFault(f"no SQLite worker process could be started: {error}") from None
-        if self._receive(_START_TIMEOUT_S) != "ready":
+        if self._exchange(None, _START_TIMEOUT_S) != "ready":
             self.stop()
             raise EnvFault("a SQLite worker process did not start")
         self.is_healthy = True
 
     def run(self, request: Request) -> Answer | None:
         """Returns what the worker answers; None if it died before the deadline."""
-        timeout_s = request.transaction.timeout_s + _GRACE_S
         start_s = time.monotonic()
         self.is_new = self.is_healthy = False
-        try:
-            self._socket.send(request)
-            answer = self._receive(timeout_s + _GRACE_S)
-        except OSError:
-            answer = None
+        answer = self._exchange(request, request.transaction.timeout_s + 2 * _GRACE_S)
         if answer is not None:
             self.is_healthy = True
             return answer
@@ -177,58 +171,30 @@ class _Worker:
 
     def stop(self) -> None:
         """Kills the process and waits for its end."""
-        self._socket.close()
         self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what it did not read cannot be flushed
+                    pipe.close()
         self._process.wait()
 
-    def _receive(self, timeout_s: float) -> Answer | None:
+    def _exchange(self, request: Request | None, timeout_s: float) -> Answer | None:
+        """Returns the answer to a request; None if the process died, or is killed after a time."""
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None, "both are pipes"  # noqa: S101
+        assert answers is not None, "both are pipes"  # noqa: S101
+        timer = threading.Timer(timeout_s, self._process.kill)  # ends a read or write that blocks
+        timer.start()
         try:
-            return cast(Answer, self._socket.recv()) if self._socket.poll(timeout_s) else None
-        except EOFError:
+            if request is not None:
+                pickle.dump(request, requests)
+                requests.flush()
+            return cast(Answer, pickle.load(answers))  # noqa: S301 (of our own process)
+        except (OSError, EOFError, pickle.UnpicklingError):  # the last: killed while it answered
             return None
-
-
-_Started: TypeAlias = tuple[processes.Process, "Connection[Any, Any]"]
-
-
-def _start_with_pipe() -> _Started:
-    """Starts a worker that inherits its end of a socket. Raises: OSError."""
-    own_end, child_end = Pipe()
-    with child_end:
-        descriptor = child_end.fileno()
-        command = _command(f"main(Connection({descriptor}))")
-        process = processes.start(command, pass_fds=[descriptor], env=_environment())
-    return process, own_end
-
-
-def _start_with_listener() -> _Started:
-    """Starts a worker that connects to this process: Windows inherits no descriptors.
-
-    Raises: OSError.
-    """
-    key = secrets.token_bytes(32)
-    accepted: queue.SimpleQueue[Connection[Any, Any]] = queue.SimpleQueue()
-    with Listener(authkey=key) as listener:
-        thread = threading.Thread(target=lambda: accepted.put(listener.accept()), daemon=True)
-        thread.start()
-        command = _command(f"connect({listener.address!r})")
-        process = processes.start(command, env={**_environment(), _KEY_VARIABLE: key.hex()})
-        try:
-            return process, accepted.get(timeout=_START_TIMEOUT_S)
-        except queue.Empty:
-            process.kill()
-            raise OSError("it does not connect") from None
-
-
-def _command(program: str) -> list[str]:
-    """Returns what a worker executes."""
-    return [sys.executable, "-c", f"from {__name__} import Connection, connect, main; {program}"]
-
-
-def _environment() -> dict[str, str]:
-    """Returns a worker's variables: none of this process's, but what Windows cannot do without."""
-    own = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    return own | {name: os.environ[name] for name in _WINDOWS_VARIABLES if name in os.environ}
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 def _limit_process() -> None:
@@ -240,7 +206,6 @@ def _limit_process() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES,) * 2)
         for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
             resource.setrlimit(limit, (0, 0))
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     heap = sqlite3.connect(":memory:")
     heap.execute(f"PRAGMA hard_heap_limit = {_SQLITE_HEAP_BYTES}")
@@ -258,36 +223,18 @@ def _run(request: Request) -> Answer:
         connection.close()
 
 
-@contextlib.contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """Ends this process if what is inside takes longer."""
-    if sys.platform == "win32":
-        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-            faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
-            try:
-                yield
-            finally:
-                faulthandler.cancel_dump_traceback_later()
-    else:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def connect(address: Any) -> None:
-    """Answers the requests of the process that listens at `address`."""
-    main(Client(address, authkey=bytes.fromhex(os.environ.pop(_KEY_VARIABLE))))
-
-
-def main(parent: "Connection[Any, Any]") -> None:
+def main() -> None:
     """Answers requests until the parent closes its end."""
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as it lives)
     _limit_process()
-    parent.send("ready")
+    answer: Answer = "ready"
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         while True:
-            request: Request = parent.recv()
-            with _deadline(request.transaction.timeout_s + _GRACE_S):
-                answer = _run(request)
-            parent.send(answer)
+            pickle.dump(answer, answers)
+            answers.flush()
+            request: Request = pickle.load(requests)  # noqa: S301 (of our own process)
+            timeout_s = request.transaction.timeout_s + _GRACE_S
+            faulthandler.dump_traceback_later(timeout_s, exit=True, file=nowhere)
+            answer = _run(request)
+            faulthandler.cancel_dump_traceback_later()
