@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,8 +88,11 @@ class VllmEngine:
         if limit == 0:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
             return Completion(*empty, reason, version)
-        ticket = f"turn-{next(_TICKETS)}"
-        future = self._process.submit(self._sample(request, limit, reason, version, ticket))
+        request = replace(request, max_new_tokens=limit, adapter_version=version)
+        ticket, slot = f"turn-{next(_TICKETS)}", self._served[version]
+        future = self._process.submit(
+            self._process.sample(request, reason, self._stops, slot, ticket)
+        )
         self._sessions[request.session] = under_way = _Asked(future, version, ticket)
         try:
             return await asyncio.wrap_future(future)
@@ -173,30 +176,12 @@ class VllmEngine:
             raise EngineError(f"adapter {version} is not served, but {list(self._served)}")
         return version
 
-    async def _sample(
-        self,
-        request: GenerationRequest,
-        limit: int,
-        reason: StopReason,
-        version: int,
-        ticket: str,
-    ) -> Completion:
-        slot, salt = self._served[version], f"v{version}"
-        ids, logprobs, is_interrupted = await self._process.sample(
-            request, limit, self._stops, slot, salt, ticket
-        )
-        if is_interrupted:
-            reason = StopReason.INTERRUPTED
-        elif len(ids) and int(ids[-1]) in self._stops:
-            reason = StopReason.STOP_TOKEN
-        return Completion(ids, logprobs, reason, version)
-
     async def _load(self, adapter: AdapterVersion) -> AdapterAck:
-        is_fused = self._settings.serving == "fused"
-        if not is_fused and (lora_rank(adapter) or 1 << 30) > self._settings.max_rank:
+        is_fused, most = self._settings.serving == "fused", self._settings.max_rank
+        rank = lora_rank(adapter)
+        if not is_fused and (rank is None or rank > most):
             raise EngineError(
-                f"{adapter.name} has rank {lora_rank(adapter)}, and LoRA slots are for adapters up "
-                f"to rank {self._settings.max_rank}"
+                f"{adapter.name} has rank {rank}, and LoRA slots are for adapters up to rank {most}"
             )
         with TemporaryDirectory(prefix="agentpeft-adapter-") as name:
             folder = Path(name)
