@@ -46,7 +46,7 @@ class ScriptedEngine(WeightlessEngine):
             raise EngineError(f"session {request.session!r} is not open")
         turn = self._turns[request.session]
         self._turns[request.session] += 1
-        ids = self._chat.encode_action(self._text(request.session, turn))
+        ids = self._chat.encode_action(self._find_text(request.session, turn))
         room = (self._max_context_tokens or sys.maxsize) - len(request.prompt_ids)
         limit = min(request.max_new_tokens, max(room, 0))
         reason = StopReason.STOP_TOKEN
@@ -60,7 +60,7 @@ class ScriptedEngine(WeightlessEngine):
         self._version = adapter.version
         return ack_of(adapter)
 
-    def _text(self, session: str, turn: int) -> str:
+    def _find_text(self, session: str, turn: int) -> str:
         if not isinstance(self._script, Mapping):
             return self._script(session, turn)
         texts = self._script.get(session, ())
