@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines.fusing import ServedEffect, merged_state
+from agentpeft.policies.engines.protocol import limit_turn
 from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, DecodingJob, Ended, Row
 from agentpeft.policies.engines.transformers.slots import prepare_attention
 from agentpeft.policies.errors import EngineError
@@ -204,10 +205,7 @@ class TransformersEngine:
         names, number = self._settings.adapters, request.adapter_version
         if names and (number is None or not 0 <= number < len(names)):
             raise EngineError(f"adapter {number} is not served, but 0 to {len(names) - 1}")
-        limit, end = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
-        room = self._max_context_tokens - len(prompt_ids)
-        if room < limit:
-            limit, end = max(room, 0), StopReason.CONTEXT_FULL
+        limit, end = limit_turn(request, self._max_context_tokens)
         return DecodingJob(
             row=row,
             adapter=names[number] if names and number is not None else "",

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from agentpeft.policies.engines.protocol import limit_turn
 from agentpeft.policies.engines.vllm.process import Slot, VllmProcess
 from agentpeft.policies.engines.vllm.settings import VllmSettings
 from agentpeft.policies.engines.vllm.weight_files import lora_rank, write_adapter
@@ -22,7 +23,6 @@ from agentpeft.policies.messages import (
     Floats,
     GenerationRequest,
     Ids,
-    StopReason,
 )
 
 _TICKETS = count()
@@ -59,7 +59,7 @@ class VllmEngine:
         self._process, self._owns_process = process, owns_process
         self._settings, self._stops = settings, sorted(stop_token_ids)
         self.num_versions, self.served_effect = settings.num_adapters, math.nan
-        self._served: dict[int, Slot | None] = {} if settings.needs_adapter else {0: None}
+        self._served: dict[int, Slot | None] = {}
         """By version, the newest last."""
         self._slots: list[Slot] = []
         self._sessions: dict[str, _Asked | None] = {}
@@ -81,10 +81,7 @@ class VllmEngine:
         is needed and none was loaded, and where the engine is closed or its process is gone.
         """
         version = self._check(request)
-        room = self._settings.max_context_tokens - len(request.prompt_ids)
-        limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
-        if room < limit:
-            limit, reason = max(room, 0), StopReason.CONTEXT_FULL
+        limit, reason = limit_turn(request, self._settings.max_context_tokens)
         if limit == 0:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
             return Completion(*empty, reason, version)
