@@ -158,10 +158,12 @@ class EnvPool:
         self._close_timeout_s = close_timeout_s
         env = make_environment(self._env_id, self._kwargs)
         self._free = [env]
+        self._source = source
         self._tasks: TaskStream[Task] | None = None
         if isinstance(env.unwrapped, TextEnv):
-            source = source or env.unwrapped.task_source
-            self._tasks = TaskStream([Stage(env_id, source, sys.maxsize)], self._derive_seed())
+            self._source = source or env.unwrapped.task_source
+            stages = [Stage(env_id, self._source, sys.maxsize)]
+            self._tasks = TaskStream(stages, self._derive_seed())
 
     @property
     def has_tasks(self) -> bool:
@@ -171,14 +173,12 @@ class EnvPool:
     @property
     def has_finite_tasks(self) -> bool:
         """Whether the tasks are a fixed set, so that the stream comes back to each."""
-        finite = Taskset, SingleSkillSource
-        return self._tasks is not None and isinstance(self._tasks.stage.source, finite)
+        return isinstance(self._source, Taskset | SingleSkillSource)
 
     @property
     def num_tasks(self) -> int | None:
         """The number of tasks in a round, in which each comes once; None where there is no end."""
-        source = self._tasks.stage.source if self._tasks is not None else None
-        return len(source) if isinstance(source, Taskset) else None
+        return len(self._source) if isinstance(self._source, Taskset) else None
 
     def task_at(self, position: int) -> Task:
         """Returns the task of a position; for an environment without tasks, its seed as one."""
