@@ -4,14 +4,13 @@ import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from agentpeft.policies.engines.protocol import limit_turn
 from agentpeft.policies.engines.vllm.process import Slot, VllmProcess
 from agentpeft.policies.engines.vllm.settings import VllmSettings
 from agentpeft.policies.engines.vllm.weight_files import lora_rank, write_adapter
@@ -23,6 +22,7 @@ from agentpeft.policies.messages import (
     Floats,
     GenerationRequest,
     Ids,
+    StopReason,
 )
 
 _TICKETS = count()
@@ -59,7 +59,7 @@ class VllmEngine:
         self._process, self._owns_process = process, owns_process
         self._settings, self._stops = settings, sorted(stop_token_ids)
         self.num_versions, self.served_effect = settings.num_adapters, math.nan
-        self._served: dict[int, Slot | None] = {}
+        self._served: dict[int, Slot | None] = {} if settings.needs_adapter else {0: None}
         """By version, the newest last."""
         self._slots: list[Slot] = []
         self._sessions: dict[str, _Asked | None] = {}
@@ -81,15 +81,15 @@ class VllmEngine:
         is needed and none was loaded, and where the engine is closed or its process is gone.
         """
         version = self._check(request)
-        limit, reason = limit_turn(request, self._settings.max_context_tokens)
+        room = self._settings.max_context_tokens - len(request.prompt_ids)
+        limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
+        if room < limit:
+            limit, reason = max(room, 0), StopReason.CONTEXT_FULL
         if limit == 0:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
             return Completion(*empty, reason, version)
-        request = replace(request, max_new_tokens=limit, adapter_version=version)
-        ticket, slot = f"turn-{next(_TICKETS)}", self._served[version]
-        future = self._process.submit(
-            self._process.sample(request, reason, self._stops, slot, ticket)
-        )
+        ticket = f"turn-{next(_TICKETS)}"
+        future = self._process.submit(self._sample(request, limit, reason, version, ticket))
         self._sessions[request.session] = under_way = _Asked(future, version, ticket)
         try:
             return await asyncio.wrap_future(future)
@@ -173,12 +173,30 @@ class VllmEngine:
             raise EngineError(f"adapter {version} is not served, but {list(self._served)}")
         return version
 
+    async def _sample(
+        self,
+        request: GenerationRequest,
+        limit: int,
+        reason: StopReason,
+        version: int,
+        ticket: str,
+    ) -> Completion:
+        slot, salt = self._served[version], f"v{version}"
+        ids, logprobs, is_interrupted = await self._process.sample(
+            request, limit, self._stops, slot, salt, ticket
+        )
+        if is_interrupted:
+            reason = StopReason.INTERRUPTED
+        elif len(ids) and int(ids[-1]) in self._stops:
+            reason = StopReason.STOP_TOKEN
+        return Completion(ids, logprobs, reason, version)
+
     async def _load(self, adapter: AdapterVersion) -> AdapterAck:
-        is_fused, most = self._settings.serving == "fused", self._settings.max_rank
-        rank = lora_rank(adapter)
-        if not is_fused and (rank is None or rank > most):
+        is_fused = self._settings.serving == "fused"
+        if not is_fused and (lora_rank(adapter) or 1 << 30) > self._settings.max_rank:
             raise EngineError(
-                f"{adapter.name} has rank {rank}, and LoRA slots are for adapters up to rank {most}"
+                f"{adapter.name} has rank {lora_rank(adapter)}, and LoRA slots are for adapters up "
+                f"to rank {self._settings.max_rank}"
             )
         with TemporaryDirectory(prefix="agentpeft-adapter-") as name:
             folder = Path(name)

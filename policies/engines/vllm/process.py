@@ -27,7 +27,7 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.messages import Completion, Floats, GenerationRequest, Ids, StopReason
+from agentpeft.policies.messages import Floats, GenerationRequest, Ids
 from agentpeft.policies.workers.owned_process import read_root_exception
 
 T = TypeVar("T")
@@ -96,20 +96,20 @@ class VllmProcess:
     async def sample(
         self,
         request: GenerationRequest,
-        limit_reason: StopReason,
+        max_tokens: int,
         stops: Sequence[int],
         slot: Slot | None,
+        salt: str,
         ticket: str,
-    ) -> Completion:
-        """Samples a turn, which ends at its limit for `limit_reason`; `ticket` names the request.
+    ) -> tuple[Ids, Floats, bool]:
+        """Returns sampled ids, their log-probabilities, and whether it was interrupted.
 
-        Prompts are shared by requests of one adapter version. Raises: EngineError.
+        `salt` names prompts to be shared, `ticket` this request. Raises: EngineError.
         """
-        version = request.adapter_version or 0
         params = SamplingParams(
             temperature=request.temperature,
             seed=int(np.random.SeedSequence(request.seed).generate_state(1)[0]),
-            max_tokens=request.max_new_tokens,
+            max_tokens=max_tokens,
             stop_token_ids=list(stops),
             ignore_eos=True,  # what stops is said above
             logprobs=0,
@@ -119,7 +119,7 @@ class VllmProcess:
         )
         self._tickets.add(ticket)
         try:
-            output = await self._ask(request.prompt_ids, params, f"v{version}", slot, ticket)
+            output = await self._ask(request.prompt_ids, params, salt, slot, ticket)
         finally:
             self._tickets.discard(ticket)
         (sampled,) = output.outputs
@@ -127,12 +127,7 @@ class VllmProcess:
         logprobs = np.array(sampled.logprobs.logprobs if len(ids) else (), np.float32)
         if len(logprobs) != len(ids) or not np.isfinite(logprobs).all():
             raise EngineError("the model's log-probabilities are not finite")
-        reason = limit_reason
-        if sampled.finish_reason == "abort":
-            reason = StopReason.INTERRUPTED
-        elif len(ids) and int(ids[-1]) in stops:
-            reason = StopReason.STOP_TOKEN
-        return Completion(ids, logprobs, reason, version)
+        return ids, logprobs, sampled.finish_reason == "abort"
 
     async def interrupt(self, tickets: Iterable[str]) -> None:
         """Has requests end soon with what they have; returns once they are answered."""

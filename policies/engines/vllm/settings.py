@@ -32,7 +32,7 @@ class VllmSettings:
     `num_parts`: over so many GPUs (or processes on CPUs) each layer is divided, by vLLM's tensor
     parallelism; share, memory and threads are then each one's.
     `sleeps`: it will be told to sleep, which a GPU's memory must be prepared for.
-    "native" serves `num_adapters` at once. Without an adapter nothing is served.
+    Without an adapter nothing is served if `needs_adapter`; "native" serves `num_adapters` at once.
     """
 
     serving: Serving
@@ -43,6 +43,7 @@ class VllmSettings:
     kv_cache_bytes: int | None = _CPU_CACHE_BYTES
     gpu_share: float = 0.0
     num_threads: int = 2
+    needs_adapter: bool = True
     num_adapters: int = 1
     num_parts: int = 1
     sleeps: bool = False
