@@ -48,13 +48,9 @@ class TextChat(ChatFormat):
 
     def to_messages(self, ids: Ids) -> Messages:
         """Returns a conversation whose turns are whole, the system's message first."""
-        roles = cycle(("user", "assistant"))
         system = [to_message("system", self.system_prompt)] if self.system_prompt else []
-        return [*system, *map(to_message, roles, self.split(ids))]
-
-    def split(self, ids: Ids) -> list[str]:
-        """Returns the texts of whole turns; user and assistant speak by turns, the user first."""
-        return "".join(map(chr, ids)).split(self.END)[:-1]
+        texts = "".join(map(chr, ids)).split(self.END)[:-1]
+        return [*system, *map(to_message, cycle(("user", "assistant")), texts)]
 
     def _encode_after(self, context: str, text: str) -> Ids:
         del context

@@ -37,7 +37,7 @@ def make_player(
     limits = settings.env_runners
     if base is None and make_engine is None and limits.engine == "vllm":
         if limits.shared_engines is not None:
-            return Player(*_start_shared(settings, limits.shared_engines))
+            return _start_shared(settings, limits.shared_engines)
         from agentpeft.policies.engines.vllm.start import start_vllm
 
         return Player(*start_vllm(settings))
@@ -58,19 +58,12 @@ def make_player(
     return Player(chat, start_transformers(settings, base, chat))
 
 
-def _start_shared(settings: Settings, shared_engines: str) -> tuple[ChatFormat, Engine]:
-    """Returns what the module of `env_runners.shared_engines` starts by the name after the colon.
-
-    Raises: SettingsError where there is no such module, or none that starts engines.
-    """
+def _start_shared(settings: Settings, shared_engines: str) -> Player:
+    """Returns what the module before the colon starts by the name after it."""
     module_name, _, name = shared_engines.partition(":")
     try:
-        start = vars(import_user_module(module_name)).get("start_shared")
-    except SettingsError as error:
-        raise SettingsError(f"env_runners.shared_engines {shared_engines!r}: {error}") from error
-    if start is None:
-        raise SettingsError(
-            f"env_runners.shared_engines {shared_engines!r}: {module_name} has no start_shared"
-        )
-    started: tuple[ChatFormat, Engine] = start(settings, name)
-    return started
+        start = vars(import_user_module(module_name))["start_shared"]
+    except (SettingsError, KeyError) as error:
+        problem = error if isinstance(error, SettingsError) else f"{module_name} has no {error}"
+        raise SettingsError(f"env_runners.shared_engines {shared_engines!r}: {problem}") from error
+    return Player(*start(settings, name))

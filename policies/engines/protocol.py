@@ -10,7 +10,16 @@ from agentpeft.policies.messages import (
     Floats,
     GenerationRequest,
     Ids,
+    StopReason,
 )
+
+
+def limit_turn(request: GenerationRequest, max_context_tokens: int) -> tuple[int, StopReason]:
+    """Returns how many tokens a turn may have, and why one that has as many ends."""
+    room = max_context_tokens - len(request.prompt_ids)
+    if room < request.max_new_tokens:
+        return max(room, 0), StopReason.CONTEXT_FULL
+    return request.max_new_tokens, StopReason.MAX_NEW_TOKENS
 
 
 class Engine(Protocol):

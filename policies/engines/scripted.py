@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.engines.protocol import limit_turn
 from agentpeft.policies.engines.wrapping import WeightlessEngine, say
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import (
@@ -46,13 +47,9 @@ class ScriptedEngine(WeightlessEngine):
             raise EngineError(f"session {request.session!r} is not open")
         turn = self._turns[request.session]
         self._turns[request.session] += 1
-        ids = self._chat.encode_action(self._text(request.session, turn))
-        room = (self._max_context_tokens or sys.maxsize) - len(request.prompt_ids)
-        limit = min(request.max_new_tokens, max(room, 0))
-        reason = StopReason.STOP_TOKEN
-        if len(ids) > limit:
-            is_full = room < request.max_new_tokens
-            reason = StopReason.CONTEXT_FULL if is_full else StopReason.MAX_NEW_TOKENS
+        ids = self._chat.encode_action(self._find_text(request.session, turn))
+        limit, reason = limit_turn(request, self._max_context_tokens or sys.maxsize)
+        reason = reason if len(ids) > limit else StopReason.STOP_TOKEN
         return say(ids[:limit], reason, self._version)
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
@@ -60,7 +57,7 @@ class ScriptedEngine(WeightlessEngine):
         self._version = adapter.version
         return ack_of(adapter)
 
-    def _text(self, session: str, turn: int) -> str:
+    def _find_text(self, session: str, turn: int) -> str:
         if not isinstance(self._script, Mapping):
             return self._script(session, turn)
         texts = self._script.get(session, ())

@@ -40,11 +40,8 @@ class WeightlessEngine:
         """Has nothing to free."""
 
 
-class WrappingEngine:
+class WrappingEngine(WeightlessEngine):
     """Has another engine do all but `generate`, in which a subclass asks it otherwise."""
-
-    num_versions = 1
-    served_effect = math.nan
 
     def __init__(self, engine: Engine) -> None:
         """`engine` is closed with this one."""

@@ -129,10 +129,7 @@ class ChatFormat:
         return "\n".join(action.text for action in self.find_actions(said))
 
     def strip_thoughts(self, said: str) -> str:
-        """Returns what follows a turn's last thought.
-
-        What the template itself writes around an action, such as a space, is no part of it.
-        """
+        """Returns what follows the last thought, without what the template writes around it."""
         end = self._model.end_of_thought
         action = find_action(said, end, is_opened=self._is_thought_opened)
         before, after = self._around_action
@@ -164,10 +161,7 @@ class ChatFormat:
 
     @cached_property
     def _opening(self) -> Ids:
-        """What the tokenizer puts before a text, such as BOS; what it puts behind one is no part.
-
-        Without a template, this begins a conversation, which goes on after its first text.
-        """
+        """What the tokenizer puts before a text, such as BOS: so a conversation begins."""
         text = self._encode(ACTION).tolist()
         whole = self._encode(ACTION, adds_special=True).tolist()
         starts = (i for i in range(len(whole)) if whole[i : i + len(text)] == text)
@@ -180,10 +174,7 @@ class ChatFormat:
         return (before, after) if action else ("", "")
 
     def _write_action(self, action: str) -> str:
-        """Returns an action as the template writes it, if that strips it and changes no more.
-
-        Many templates drop thoughts: these are imitated as they are.
-        """
+        """Returns an action as the template strips it; its thoughts stay, which many would drop."""
         if not self._is_chat:
             return action
         before, _, after = self._render_turn_of(ACTION).partition(ACTION)
@@ -200,14 +191,12 @@ class ChatFormat:
         return rendered.partition(ACTION)[2].removeprefix(self._closing)
 
     def _encode_ended(self, context: str, text: str) -> Ids:
-        """Returns the tokens of a text behind another, and those that end a turn.
-
-        Some tokenizers do not take the end's text for its token right behind another text.
-        """
+        """Returns the tokens of a text behind another, and those that end a turn."""
         closing = (self._is_chat and self._closing) or self._stop_texts.get(self.end_token_id, "")
         ids = self._encode_after(context, text + closing)
         if len(ids) and ids[-1] == self.end_token_id:
             return ids
+        # Some tokenizers do not take the end's text for its token right behind another text
         return np.append(self._encode_after(context, text), self.end_token_id)
 
     def _encode_after(self, context: str, text: str) -> Ids:
@@ -225,10 +214,7 @@ class ChatFormat:
         return self._encode(text)
 
     def _encode(self, text: str, *, adds_special: bool = False) -> Ids:
-        """Returns the tokens of a text, of one that overfills the context those of its beginning.
-
-        Half a surrogate pair, which no tokenizer takes, becomes `?`.
-        """
+        """Returns the tokens of a text; of one that overfills the context, of its beginning."""
         if not text:
             return np.empty(0, np.int64)
         text, limit = to_utf8(text), self.max_context_tokens
@@ -268,11 +254,10 @@ class ChatFormat:
                 **self._model.chat_template_kwargs,
             )
         except TemplateError as error:
-            has_system = messages[0]["role"] == "system"
-            roles = "system, user and assistant" if has_system else "user and assistant"
+            system = "system, " if messages[0]["role"] == "system" else ""
             raise SettingsError(
-                f"the chat template cannot render a conversation of {roles}: {error}; "
-                "set model.use_chat_template=false"
+                f"the chat template cannot render a conversation of {system}user and assistant: "
+                f"{error}; set model.use_chat_template=false"
             ) from error
         return str(text)
 
@@ -298,7 +283,7 @@ class ChatFormat:
 
         That is a token of its own, maybe behind space; where there is none, nothing and None.
         """
-        first: Messages = [{"role": "user", "content": PROMPT}]
+        first = [to_message("user", PROMPT)]
         action, observation = to_message("assistant", ACTION), to_message("user", OBSERVATION)
         earlier = [*first, to_message("assistant", "one"), to_message("user", "two")]
         ended = self._render([*first, action], asks=False).partition(ACTION)[2]

@@ -6,7 +6,7 @@ that it is not to be learnt, in the words of OpenAI, Axolotl, tinker and ms-swif
 """
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -16,7 +16,7 @@ import numpy as np
 from agentpeft.envs import DataError, Outcome, SettingsError
 from agentpeft.envs.tasks.hub import HUB_PREFIX, load_hub_rows
 from agentpeft.envs.tasks.records import Json, Record, read_records
-from agentpeft.policies.messages import EpisodeGroup, Ids, Trajectory
+from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
 
 _SHUFFLES = 4
@@ -30,37 +30,24 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class _Message:
+class ChatMessage:
+    """What someone says; an assistant's may be learnt."""
+
     role: str
     text: str
     is_learnt: bool
 
 
 @dataclass(frozen=True)
-class ChatTurn:
-    """An assistant's text, and the user's answer to it; empty after the last."""
-
-    said: str
-    answer: str
-    is_learnt: bool
-
-
-@dataclass(frozen=True)
 class ChatRow:
-    """A conversation: what it begins with, and its turns up to the last one that is learnt.
+    """A conversation: user and assistant by turns, the user first, up to the last that is learnt.
 
     `system` None: the settings' own system prompt.
     """
 
     name: str
     system: str | None
-    prompt: str
-    turns: tuple[ChatTurn, ...]
-
-    @property
-    def learnt(self) -> tuple[tuple[str, str], ...]:
-        """The texts that are learnt, with the answers to them."""
-        return tuple((turn.said, turn.answer) for turn in self.turns if turn.is_learnt)
+    messages: tuple[ChatMessage, ...]
 
 
 @lru_cache(maxsize=2)
@@ -122,22 +109,21 @@ def _read_row(record: Record) -> ChatRow:
     return _to_row(record, "completion", [*prompt, *completion])
 
 
-def _read_messages(record: Record, field: str, role: str) -> list[_Message]:
+def _read_messages(record: Record, field: str, role: str) -> list[ChatMessage]:
     """Returns messages; a text alone is of `role`. Raises: DataError."""
     value: Json = record.fields[field]
     if isinstance(value, str):
-        messages = [_Message(role, value, role == "assistant")]
+        messages = [ChatMessage(role, value, role == "assistant")]
     else:
         messages = [_read_message(record, field, message) for message in record.get(field, list)]
     for message in messages:
         if half := _SURROGATE.search(message.text):
-            raise record.error(
-                field, f"must be Unicode text, has {half[0]!a}, half of a surrogate pair"
-            )
+            problem = f"must be Unicode text, has {half[0]!a}, half of a surrogate pair"
+            raise record.error(field, problem)
     return messages
 
 
-def _read_message(record: Record, field: str, message: Json) -> _Message:
+def _read_message(record: Record, field: str, message: Json) -> ChatMessage:
     match message:
         case {"role": str(role), "content": str(text), **others} if role in _ROLES:
             is_assistant = role == "assistant"
@@ -163,61 +149,45 @@ def _read_message(record: Record, field: str, message: Json) -> _Message:
             f"has a message with {unread[0]!r}, which is not read: chats are texts alone, of role, "
             f"content and {', '.join(_FLAGS)}",
         )
-    return _Message(role, text, is_assistant and all(flags.values()))
+    return ChatMessage(role, text, is_assistant and all(flags.values()))
 
 
-def _to_row(record: Record, field: str, messages: Sequence[_Message]) -> ChatRow:
-    """Returns the row of messages."""
+def _to_row(record: Record, field: str, messages: list[ChatMessage]) -> ChatRow:
     if any(message.is_learnt and not message.text.strip() for message in messages):
         raise record.error(field, "has an assistant's turn to learn that has no text")
-    rest = list(messages)
-    system = rest.pop(0).text if rest and rest[0].role == "system" else None
-    roles = [message.role for message in rest]
-    if len(rest) < 2 or roles != [("user", "assistant")[i % 2] for i in range(len(rest))]:
+    system = messages[0].text if messages and messages[0].role == "system" else None
+    talk = messages if system is None else messages[1:]
+    roles = [message.role for message in talk]
+    if len(talk) < 2 or roles != [("user", "assistant")[i % 2] for i in range(len(talk))]:
         raise record.error(
             field,
             "must have user and assistant by turns, the user first (after a system message), got "
             f"{[message.role for message in messages]!r:.80}",
         )
-    answers = [*(message.text for message in rest[2::2]), ""]
-    turns = [
-        ChatTurn(message.text, answer, message.is_learnt)
-        for message, answer in zip(rest[1::2], answers, strict=False)
-    ]
-    while turns and not turns[-1].is_learnt:
-        turns.pop()
-    if not turns:
+    num_messages = max((n for n, message in enumerate(talk, 1) if message.is_learnt), default=0)
+    if not num_messages:
         raise record.error(field, "must end with an assistant's turn, which is what is learnt")
-    return ChatRow(record.place, system, rest[0].text, tuple(turns))
+    return ChatRow(record.place, system, tuple(talk[:num_messages]))
 
 
 def _to_trajectory(row: ChatRow, chat: ChatFormat) -> Trajectory:
     """Returns a row as an episode that succeeded; its prompt reaches to what is learnt first."""
-    first = [turn.is_learnt for turn in row.turns].index(True)
-    prompt_ids = chat.begin(row.prompt, row.system)
-    for turn in row.turns[:first]:
-        prompt_ids = np.concatenate([prompt_ids, *_encode(turn, chat)])
-    token_ids, loss_mask = np.empty(0, np.int64), np.empty(0, np.bool_)
-    turn_ends: list[int] = []
-    for turn in row.turns[first:]:
-        said, answer = _encode(turn, chat)
-        if turn.is_learnt:
-            turn_ends.append(len(token_ids) + len(said))
-        token_ids = np.concatenate([token_ids, said, answer])
-        learnt = np.arange(len(said) + len(answer)) < len(said) * turn.is_learnt
-        loss_mask = np.concatenate([loss_mask, learnt])
+    pieces, masks = [chat.begin(row.messages[0].text, row.system)], [False]
+    for message in row.messages[1:]:
+        is_said = message.role == "assistant"
+        ids = chat.encode_action(message.text) if is_said else chat.extend(pieces[-1], message.text)
+        pieces.append(ids)
+        masks.append(message.is_learnt)
+    lengths, ids = list(map(len, pieces)), np.concatenate(pieces)
+    loss_mask = np.repeat(masks, lengths)
+    first = int(loss_mask.argmax())
+    ends = np.cumsum(lengths)[masks] - first
     return Trajectory(
-        prompt_ids=prompt_ids,
-        token_ids=token_ids[: turn_ends[-1]],
-        loss_mask=loss_mask[: turn_ends[-1]],
-        sampling_logprobs=np.zeros(turn_ends[-1], np.float32),
-        turn_ends=tuple(turn_ends),
-        turn_rewards=(*[0.0] * (len(turn_ends) - 1), 1.0),
+        prompt_ids=ids[:first],
+        token_ids=ids[first:],
+        loss_mask=loss_mask[first:],
+        sampling_logprobs=np.zeros(len(ids) - first, np.float32),
+        turn_ends=tuple(ends.tolist()),
+        turn_rewards=(*[0.0] * (len(ends) - 1), 1.0),
         outcome=Outcome.SUCCESS,
     )
-
-
-def _encode(turn: ChatTurn, chat: ChatFormat) -> tuple[Ids, Ids]:
-    """Returns the tokens of a turn, and those from there to where the next action begins."""
-    said = chat.encode_action(turn.said)
-    return said, chat.extend(said, turn.answer)

@@ -15,7 +15,6 @@ episode (it was not over after `episode_timeout_s`) is left out alone.
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
@@ -26,7 +25,12 @@ from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
-from agentpeft.policies.rollout.environments import StagePools, oracle_actions
+from agentpeft.policies.rollout.environments import (
+    EnvPool,
+    open_held_out,
+    open_stages,
+    oracle_actions,
+)
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.groups import (
     GroupRequest,
@@ -68,12 +72,11 @@ class EnvRunner:
         A `player` takes the place of both. Raises: SettingsError.
         """
         self._settings, self._limits = settings, settings.env_runners
-        self._pools = StagePools(settings)
+        self._stages, self._held_out = open_stages(settings), open_held_out(settings)
         player = player or make_player(settings, base, make_engine)
         self._chat, self._engine, self._oracle = player.chat, player.engine, player.oracle
-        num_threads = min(self._limits.max_concurrent_episodes, _MAX_ENV_THREADS)
-        self._threads = EnvThreads(num_threads, self._limits.step_timeout_s)
         most = self._limits.max_concurrent_episodes
+        self._threads = EnvThreads(min(most, _MAX_ENV_THREADS), self._limits.step_timeout_s)
         self._taken = TakenGroups(most, self._open, self._play)
         self._turns = TurnSampler(settings, self._engine)
         self._proving_loop = asyncio.Runner()
@@ -93,17 +96,16 @@ class EnvRunner:
         or interrupts them (`TurnSampler`); one of several versions keeps running, and keeps serving
         the older ones. Raises: EngineError.
         """
-        self._taken.run(self._give_up_stale(adapter.version))
-        with self._paused():
-            ack = self._engine.load_adapter(adapter)
+        try:
+            self._taken.run(self._prepare_to_serve(adapter.version))
+            ack, proof = self._engine.load_adapter(adapter), None
             self._turns.version = adapter.version
-            return ack, None if sequences is None else self.prove(sequences)
-
-    def prove(self, sequences: Sequence[Ids]) -> Proof:
-        """Returns what is served, told by token sequences. Raises: EngineError."""
-        return self._proving_loop.run(
-            prove(self._engine, sequences, self._limits.episode_timeout_s)
-        )
+            if sequences is not None:
+                proving = prove(self._engine, sequences, self._limits.episode_timeout_s)
+                proof = self._proving_loop.run(proving)
+            return ack, proof
+        finally:
+            self._taken.run(self._turns.release())
 
     def take(self, requests: Sequence[GroupRequest]) -> None:
         """Begins to play groups, each episode as soon as there is room for it."""
@@ -125,7 +127,7 @@ class EnvRunner:
     def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays groups, and returns those that are whole, by position, once all are finished.
 
-        Raises: EngineError, or what a broken environment raises.
+        Raises: as `collect`.
         """
         self.take(requests)
         played: list[PlayedGroup] = []
@@ -146,37 +148,33 @@ class EnvRunner:
         self._engine.close()
         self._threads.close()
         self._proving_loop.close()
-        self._pools.close()
+        for pool in (*self._stages, self._held_out):
+            pool.close()
 
-    @contextmanager
-    def _paused(self) -> Iterator[None]:
-        """Holds all turns back, if the engine has to be idle to be changed."""
-        if self._engine.num_versions > 1:
-            yield
-            return
-        try:
-            self._taken.run(self._turns.hold())
-            yield
-        finally:
-            self._taken.run(self._turns.release())
-
-    async def _give_up_stale(self, version: int) -> None:
-        """Gives up the groups in play that may not be learnt from once `version` is there."""
-        if self._settings.in_flight_updates:
-            return
+    async def _prepare_to_serve(self, version: int) -> None:
+        """Gives up groups that may not be learnt from once `version` is there; holds turns back."""
         oldest = version - self._settings.max_adapter_lag
-        for group in self._taken.under_way:
+        for group in () if self._settings.in_flight_updates else self._taken.under_way:
             is_training, began = group.request.mode == "train", group.version
             if is_training and began is not None and began < oldest and not group.is_stale:
                 group.is_stale = True
                 samples = range(group.request.num_episodes)
                 self._engine.update_sessions(closed=list(map(group.name_session, samples)))
+        if self._engine.num_versions == 1:
+            await self._turns.hold()
 
     def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
-        """Makes groups of requests."""
-        groups = [OpenGroup(r, self._pools.of(r).task_at(r.group_id)) for r in requests]
-        self._pools.close_unused([group.request for group in (*self._taken.under_way, *groups)])
+        """Makes groups of requests; a stage of training that is over gives its sandboxes back."""
+        groups = [OpenGroup(r, self._pool_of(r).task_at(r.group_id)) for r in requests]
+        in_play = [group.request for group in (*self._taken.under_way, *groups)]
+        stages = {request.stage for request in in_play if request.mode == "train"}
+        for stage, pool in enumerate(self._stages):
+            if stages and stage not in stages:
+                pool.close()
         return groups
+
+    def _pool_of(self, request: GroupRequest) -> EnvPool:
+        return self._stages[request.stage] if request.mode == "train" else self._held_out
 
     async def _play(self, episodes: Iterator[tuple[OpenGroup, int]]) -> None:
         """Plays one episode after another.
@@ -203,6 +201,7 @@ class EnvRunner:
         many faults its group is dropped: episodes not begun are skipped, the run goes on. An
         EnvironmentBugError, which none may raise, ends the run instead.
         """
+        place = f"environment {self._settings.environment.id}, task {group.task.task_id!r}"
         for attempt in range(_MAX_RETRIES + 1):
             if attempt:
                 group.counts.num_retries += 1
@@ -210,10 +209,10 @@ class EnvRunner:
             try:
                 episode = await self._play_episode(group, sample, attempt)
             except EnvironmentBugError as bug:
-                raise EnvironmentBugError(self._describe(group, session, bug)) from bug
+                raise EnvironmentBugError(f"{place}, episode {session}: {bug}") from bug
             except _FAULTS as fault:
                 group.counts.num_faults += 1
-                group.last_fault = self._describe(group, session, fault)
+                group.last_fault = f"{place}, episode {session}: {fault}"
                 logger.warning("attempt %d: %s", attempt + 1, group.last_fault)
             else:
                 if episode is not None:
@@ -226,10 +225,6 @@ class EnvRunner:
         group.is_dropped = True
         logger.warning("the group of %s is dropped: its environment keeps failing", session)
 
-    def _describe(self, group: OpenGroup, session: str, fault: Exception) -> str:
-        place = f"environment {self._settings.environment.id}, task {group.task.task_id!r}"
-        return f"{place}, episode {session}: {fault}"
-
     async def _play_episode(
         self, group: OpenGroup, sample: int, attempt: int
     ) -> EpisodeBuilder | None:
@@ -240,7 +235,7 @@ class EnvRunner:
         DataError where the task cannot be set up.
         """
         request, task = group.request, group.task
-        pool = self._pools.of(request)
+        pool = self._pool_of(request)
         env, prompt = await self._threads.call(partial(pool.begin, request.group_id, task))
         episode = group.begin(prompt, self._chat)
         deadline_s = asyncio.get_running_loop().time() + self._limits.episode_timeout_s

@@ -17,10 +17,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from agentpeft.envs import EnvFault
-from agentpeft.policies.rollout.environments import (
-    ENVIRONMENT_ERRORS,
-    call_environment,
-)
+from agentpeft.policies.rollout.environments import ENVIRONMENT_ERRORS, call_environment
 
 T = TypeVar("T")
 
@@ -30,20 +27,13 @@ class EnvHangError(EnvFault):
 
 
 class _Call:
-    __slots__ = ("error", "function", "future", "is_settled", "result")
+    __slots__ = ("error", "function", "future", "is_settled", "result", "start_s")
 
     def __init__(self, function: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         self.function, self.future = function, future
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_settled = False
-
-
-class _Thread:
-    """A thread's present call and when it began; None while it waits."""
-
-    def __init__(self) -> None:
-        self.call: _Call | None = None
         self.start_s = 0.0
 
 
@@ -58,10 +48,10 @@ class EnvThreads:
     def __init__(self, max_threads: int, timeout_s: float) -> None:
         """`timeout_s`: how long a call may run, from when a thread begins it."""
         self.num_under_way, self._busy_s, self._start_s = 0, 0.0, 0.0
-        self._max_threads, self._timeout_s = max_threads, timeout_s
+        self._max_threads, self._timeout_s, self._num_threads = max_threads, timeout_s, 0
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._running: set[_Call] = set()
         self._done: deque[_Call] = deque()
-        self._threads: set[_Thread] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_waking = self._is_watching = False
 
@@ -77,7 +67,8 @@ class EnvThreads:
         if self.num_under_way == 0:
             self._start_s = time.perf_counter()
         self.num_under_way += 1
-        if len(self._threads) < min(self.num_under_way, self._max_threads):
+        if self._num_threads < min(self.num_under_way, self._max_threads):
+            self._num_threads += 1
             self._start_thread()
         if not self._is_watching:
             self._watch()
@@ -86,34 +77,28 @@ class EnvThreads:
 
     def close(self) -> None:
         """Lets the threads end after their present calls."""
-        for _ in self._threads:
+        for _ in range(self._num_threads):
             self._calls.put(None)
-        self._threads = set()
+        self._num_threads = 0
 
     def _start_thread(self) -> None:
-        thread = _Thread()
-        self._threads.add(thread)
-        threading.Thread(target=self._work, args=(thread,), name="environment", daemon=True).start()
+        threading.Thread(target=self._work, name="environment", daemon=True).start()
 
-    def _work(self, thread: _Thread) -> None:
+    def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            thread.start_s = time.monotonic()
-            thread.call = call
+            call.start_s = time.monotonic()
+            self._running.add(call)
             try:
                 call.result = call_environment(call.function)
             except ENVIRONMENT_ERRORS as error:
                 call.error = error
-            thread.call = None
-            if call.is_settled:  # left behind meanwhile
+            self._running.discard(call)
+            if call.is_settled:  # left behind meanwhile, and replaced
                 return
-            self._finish(call)
-
-    def _finish(self, call: _Call) -> None:
-        """Hands a call to the event loop."""
-        self._done.append(call)
-        if not self._is_waking and self._loop is not None and not self._loop.is_closed():
-            self._is_waking = True
-            self._loop.call_soon_threadsafe(self._deliver)
+            self._done.append(call)
+            if not self._is_waking and self._loop is not None and not self._loop.is_closed():
+                self._is_waking = True
+                self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._is_waking = False  # before the queue is emptied: what comes later wakes again
@@ -137,17 +122,13 @@ class EnvThreads:
     def _watch(self) -> None:
         """Looks for calls over their time, again and again while any is under way."""
         now_s = time.monotonic()
-        for thread in tuple(self._threads):
-            call = thread.call
-            if call is not None and now_s - thread.start_s > self._timeout_s:
-                self._abandon(thread, call)
+        for call in tuple(self._running):
+            if now_s - call.start_s > self._timeout_s:
+                self._running.discard(call)
+                self._start_thread()
+                hang = f"a call of the environment took more than {self._timeout_s:g} s"
+                call.error = EnvHangError(f"{hang}; its thread is left behind")
+                self._settle(call)
         self._is_watching = self.num_under_way > 0
         if self._is_watching and self._loop is not None:
             self._loop.call_later(min(self._timeout_s / 4, 1.0), self._watch)
-
-    def _abandon(self, thread: _Thread, call: _Call) -> None:
-        self._threads.discard(thread)
-        self._start_thread()
-        hang = f"a call of the environment took more than {self._timeout_s:g} s"
-        call.error = EnvHangError(f"{hang}; its thread is left behind")
-        self._settle(call)

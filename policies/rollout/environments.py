@@ -30,7 +30,6 @@ from agentpeft.envs.core.errors import UnknownSettingError, describe_error
 from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.tasks.taskset import SingleSkillSource
 from agentpeft.policies.errors import EnvironmentBugError
-from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.environment_kwargs import without_training_rewards
 
 if TYPE_CHECKING:  # it imports pydantic, without which one can play
@@ -72,13 +71,13 @@ def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> Env:
     try:
         return call_environment(lambda: gymnasium.make(env_id, disable_env_checker=True, **kwargs))
     except UnknownSettingError as error:
-        problem = str(error).partition(_GYMNASIUMS_END)[0]
-        raise SettingsError(f"environment {env_id!r}: {problem}") from None
+        problem, cause = str(error), None
     except EnvironmentBugError as bug:
-        known = isinstance(bug.__cause__, gymnasium.error.Error | TypeError)
-        problem = str(bug.__cause__) if known else f"making it, {bug}"
-        problem = problem.partition(_GYMNASIUMS_END)[0]
-        raise SettingsError(f"environment {env_id!r}: {problem}") from bug.__cause__
+        cause = bug.__cause__
+        known = isinstance(cause, gymnasium.error.Error | TypeError)
+        problem = str(cause) if known else f"making it, {bug}"
+    problem = problem.partition(_GYMNASIUMS_END)[0]
+    raise SettingsError(f"environment {env_id!r}: {problem}") from cause
 
 
 def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
@@ -159,10 +158,12 @@ class EnvPool:
         self._close_timeout_s = close_timeout_s
         env = make_environment(self._env_id, self._kwargs)
         self._free = [env]
+        self._source = source
         self._tasks: TaskStream[Task] | None = None
         if isinstance(env.unwrapped, TextEnv):
-            source = source or env.unwrapped.task_source
-            self._tasks = TaskStream([Stage(env_id, source, sys.maxsize)], self._derive_seed())
+            self._source = source or env.unwrapped.task_source
+            stages = [Stage(env_id, self._source, sys.maxsize)]
+            self._tasks = TaskStream(stages, self._derive_seed())
 
     @property
     def has_tasks(self) -> bool:
@@ -172,14 +173,12 @@ class EnvPool:
     @property
     def has_finite_tasks(self) -> bool:
         """Whether the tasks are a fixed set, so that the stream comes back to each."""
-        finite = Taskset, SingleSkillSource
-        return self._tasks is not None and isinstance(self._tasks.stage.source, finite)
+        return isinstance(self._source, Taskset | SingleSkillSource)
 
     @property
     def num_tasks(self) -> int | None:
         """The number of tasks in a round, in which each comes once; None where there is no end."""
-        source = self._tasks.stage.source if self._tasks is not None else None
-        return len(source) if isinstance(source, Taskset) else None
+        return len(self._source) if isinstance(self._source, Taskset) else None
 
     def task_at(self, position: int) -> Task:
         """Returns the task of a position; for an environment without tasks, its seed as one."""
@@ -259,7 +258,13 @@ def open_stages(settings: "Settings") -> list[EnvPool]:
     kwargs: list[dict[str, Any]] = settings.stage_kwargs
     sources: Sequence[TaskSource[Task] | None] = [None] * len(kwargs)
     if environment.is_adaptive:
-        sources = _levels(environment.id, environment.kwargs)
+        with closing(make_text_env(environment.id, environment.kwargs)) as env:
+            sources = env.levels
+        if not sources:
+            raise SettingsError(
+                f"environment.kwargs.adaptive: {environment.id!r} has no levels; list its stages "
+                "in curriculum.stages instead"
+            )
         kwargs *= len(sources)
     seed = settings.seed, TRAIN_STREAM
     return [
@@ -275,54 +280,14 @@ def open_held_out(settings: "Settings") -> EnvPool:
     return EnvPool(settings.environment.id, kwargs, (settings.seed, EVAL_STREAM), limit_s)
 
 
-class StagePools:
-    """The environments of an env runner: those of each stage of training, and evaluation's."""
-
-    def __init__(self, settings: "Settings") -> None:
-        """Raises: SettingsError."""
-        self._stages, self._held_out = open_stages(settings), open_held_out(settings)
-
-    def of(self, request: GroupRequest) -> EnvPool:
-        """Returns the environments in which a group is played."""
-        return self._stages[request.stage] if request.mode == "train" else self._held_out
-
-    def close_unused(self, in_play: Sequence[GroupRequest]) -> None:
-        """Closes the environments of stages of training other than those in play, if any is.
-
-        Or a stage that is over would keep its sandboxes.
-        """
-        stages = {request.stage for request in in_play if request.mode == "train"}
-        for stage, pool in enumerate(self._stages):
-            if stages and stage not in stages:
-                pool.close()
-
-    def close(self) -> None:
-        """Closes all environments; idempotent."""
-        for pool in (*self._stages, self._held_out):
-            pool.close()
-
-
 def count_epoch_tasks(settings: "Settings", stage: EnvPool) -> int:
     """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
-    if stage.num_tasks is None and stage.has_finite_tasks:
-        raise SettingsError(
-            "output.checkpoint_interval 'epoch' needs tasks that are gone through: with skills, "
-            "tasks are drawn by skill; set skill_mode='all', or give a number"
-        )
     if stage.num_tasks is None:
+        why = f"those of {settings.environment.id!r} are drawn without end: give a number"
+        if stage.has_finite_tasks:
+            why = "tasks are drawn by skill; set skill_mode='all', or give a number"
         raise SettingsError(
             f"output.checkpoint_interval 'epoch' needs a set of tasks that is gone through (a task "
-            f"file), and those of {settings.environment.id!r} are drawn without end: give a number"
+            f"file), and {why}"
         )
     return stage.num_tasks
-
-
-def _levels(env_id: str, kwargs: dict[str, Any]) -> Sequence[TaskSource[Task]]:
-    with closing(make_text_env(env_id, kwargs)) as env:
-        levels = env.levels
-    if not levels:
-        raise SettingsError(
-            f"environment.kwargs.adaptive: {env_id!r} has no levels; list its stages in "
-            "curriculum.stages instead"
-        )
-    return levels

@@ -6,14 +6,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.messages import (
-    Completion,
-    Floats,
-    Ids,
-    Mask,
-    StopReason,
-    Trajectory,
-)
+from agentpeft.policies.messages import Completion, Floats, Ids, Mask, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat, FoundAction
 from agentpeft.policies.rollout.environments import Env
 from agentpeft.policies.rollout.play import StepResult, reward_for
@@ -93,18 +86,16 @@ class EpisodeBuilder:
 
     def to_trajectory(self, adapter_version: int | None = None) -> Trajectory:
         """Returns the episode up to its last sampled token, of a group of `adapter_version`."""
-        first = len(self._prompt_ids)
-        num_tokens = self._turn_ends[-1] if self._turn_ends else 0
-        loss_mask = np.concatenate([np.empty(0, np.bool_), *self._masks])[:num_tokens]
-        versions = np.concatenate([np.empty(0, np.int64), *self._versions])[:num_tokens]
+        first, end = len(self._prompt_ids), self._turn_ends[-1] if self._turn_ends else 0
+        loss_mask = np.concatenate([np.empty(0, np.bool_), *self._masks])[:end]
+        versions = np.concatenate([np.empty(0, np.int64), *self._versions])[:end]
+        logprobs = np.concatenate([np.empty(0, np.float32), *self._logprobs])[:end]
         is_of_group = adapter_version is None or (versions[loss_mask] == adapter_version).all()
         return Trajectory(
             prompt_ids=self._prompt_ids,
-            token_ids=self.context[first : first + num_tokens],
+            token_ids=self.context[first : first + end],
             loss_mask=loss_mask,
-            sampling_logprobs=np.concatenate([np.empty(0, np.float32), *self._logprobs])[
-                :num_tokens
-            ],
+            sampling_logprobs=logprobs,
             turn_ends=tuple(self._turn_ends),
             turn_rewards=tuple(self._rewards),
             outcome=self.outcome,

@@ -14,12 +14,7 @@ from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environments import (
-    EnvPool,
-    begin,
-    call_environment,
-    opened,
-)
+from agentpeft.policies.rollout.environments import EnvPool, begin, call_environment, opened
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
 from agentpeft.policies.rollout.play import (
     ScriptedAgent,
@@ -35,20 +30,6 @@ WARM_START_STREAM = 2
 """The warm start's tasks: other ones than training's (0) and evaluation's (1)."""
 
 
-def oracle_groups(
-    environment: EnvironmentSettings, chat: ChatFormat, seed: int, first: int = 0
-) -> Generator[EpisodeGroup, None, None]:
-    """Yields groups of one oracle episode without end, from task position `first` on.
-
-    A task depends on seed and position alone. Raises: SettingsError, EnvFault.
-    """
-    with opened(environment.id, environment.kwargs) as env:
-        for position in count(first):
-            task = _draw(env, seed, position)
-            played = (play_oracle(env, task, chat),)
-            yield EpisodeGroup(position, task.task_id, task.skills, 0, played, content_hash(task))
-
-
 def imitated_groups(
     environment: EnvironmentSettings,
     chats: str | None,
@@ -56,15 +37,20 @@ def imitated_groups(
     seed: int,
     first: int = 0,
 ) -> Generator[EpisodeGroup, None, None]:
-    """Yields what is imitated from position `first` on: a file's `chats`, else the oracle.
+    """Yields groups of one episode without end: conversations of the file `chats`, or the oracle's.
 
-    Raises: as `chat_groups` or `oracle_groups`.
+    An oracle's task depends on seed and position (from `first` on) alone. Raises: DataError,
+    SettingsError, EnvFault.
     """
     if chats is not None:
         from agentpeft.policies.rollout.chat_rows import chat_groups
 
-        return chat_groups(chats, chat, seed, first)
-    return oracle_groups(environment, chat, seed, first)
+        yield from chat_groups(chats, chat, seed, first)
+    with opened(environment.id, environment.kwargs) as env:
+        for position in count(first):
+            task = _draw(env, seed, position)
+            played = (play_oracle(env, task, chat),)
+            yield EpisodeGroup(position, task.task_id, task.skills, 0, played, content_hash(task))
 
 
 def warm_start_environments(settings: Settings) -> list[EnvironmentSettings]:

@@ -117,8 +117,8 @@ def step(
         raise EnvFault(f"the observation must be text, is {observation!r:.60}")
     if not isinstance(info, dict):
         raise EnvFault(f"the info must be a dict, is {info!r:.60}")
-    ends = bool(terminated), bool(truncated)
-    return StepResult(to_utf8(observation), read_reward(reward), *ends, info)
+    value = read_reward(reward)
+    return StepResult(to_utf8(observation), value, bool(terminated), bool(truncated), info)
 
 
 def reward_for(env: Env, outcome: Outcome) -> float:

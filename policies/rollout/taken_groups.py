@@ -80,8 +80,23 @@ class OpenGroup:
         episodes = [episode for _, episode in sorted(self.episodes.items())]
         self.counts.num_sampled_tokens = sum(e.num_sampled_tokens for e in episodes)
         is_whole, group_id = not self.is_given_up, self.request.group_id
+        records = (
+            EpisodeRecord(
+                group_id=group_id,
+                sample=sample,
+                task_id=self.task.task_id,
+                skills=self.task.skills,
+                adapter_version=version,
+                outcome=episode.outcome,
+                episode_return=episode.episode_return,
+                num_turns=episode.num_turns,
+                num_tokens=episode.num_sampled_tokens,
+                messages=tuple(episode.messages) if has_messages else (),
+            )
+            for sample, episode in sorted(self.episodes.items())
+        )
         report = SampleReport(
-            records=tuple(self._to_records(version, has_messages)) if is_whole else (),
+            records=tuple(records) if is_whole else (),
             adapter_versions=(version,) if is_whole else (),
             task_hashes={group_id: content_hash(self.task)} if is_whole else {},
             dropped_group_ids=(group_id,) if self.is_dropped else (),
@@ -101,21 +116,6 @@ class OpenGroup:
             trajectories=tuple(e.to_trajectory(version) for e in learnt),
         )
         return PlayedGroup(self.request, group, report)
-
-    def _to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:
-        for sample, episode in sorted(self.episodes.items()):
-            yield EpisodeRecord(
-                group_id=self.request.group_id,
-                sample=sample,
-                task_id=self.task.task_id,
-                skills=self.task.skills,
-                adapter_version=adapter_version,
-                outcome=episode.outcome,
-                episode_return=episode.episode_return,
-                num_turns=episode.num_turns,
-                num_tokens=episode.num_sampled_tokens,
-                messages=tuple(episode.messages) if has_messages else (),
-            )
 
 
 Open: TypeAlias = Callable[[Sequence[GroupRequest]], Sequence[OpenGroup]]
@@ -221,16 +221,15 @@ class TakenGroups:
         self._under_way.extend(groups)
         for group in groups:
             self._waiting.extend((group, n) for n in range(group.request.num_episodes))
-        num_free = min(self._max_episodes - len(self._players), len(self._waiting))
-        for _ in range(num_free):
-            self._players.add(self._start(self._play(self._wait_list())))
+        for _ in range(min(self._max_episodes - len(self._players), len(self._waiting))):
+            self._players.add(self._start(self._play(self._next_episodes())))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
         task.add_done_callback(self._look_at)
         return task
 
-    def _wait_list(self) -> Iterator[tuple[OpenGroup, int]]:
+    def _next_episodes(self) -> Iterator[tuple[OpenGroup, int]]:
         while self._waiting:
             yield self._waiting.popleft()
 

@@ -31,8 +31,11 @@ _INSTEAD = "set it to false: the environment's text actions need no template"
 _SECOND = "Sentinelsecond"
 _ODD = "'\"\n\\é, {"
 """What some format may write otherwise, or end at."""
-_MIN_MARK = 4
-"""Characters of what ends an argument: fewer may be in its value."""
+_XML_CALL = "<tool_call>"
+_XML_HEAD = re.compile(r"<tool_call>\s*+<function=\s*+([^\s<>=\"'/]++)")
+_XML_ARGUMENT = re.compile(r"\s*+>\s*+<parameter=\s*+([^\s<>=\"']++)>\n?")
+_XML_END = re.compile(r"\n?</parameter(?=\s*+>\s*+(?:<parameter=|</function>))")
+"""Of an argument. No pattern backtracks: what a model writes may be long."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class JsonCalls:
         mark = self.opening.strip()
         place = text.find(mark or "{")
         if not mark:
-            place = next((p for p in _find_all(text, "{", 100) if _reads_call(text, p)), place)
+            braces = (match.start() for match in islice(re.finditer(r"\{", text), 100))
+            place = next((brace for brace in braces if _reads_call(text, brace)), place)
         while place >= 0:
             start = _skip(text, place + len(mark))
             try:
@@ -91,11 +95,6 @@ def _reads_call(text: str, place: int) -> bool:
         return False
 
 
-def _find_all(text: str, mark: str, num: int) -> Iterator[int]:
-    """Yields where a mark is, `num` times at most."""
-    return islice((match.start() for match in re.finditer(re.escape(mark), text)), num)
-
-
 def _skip(text: str, place: int, more: str = "") -> int:
     """Returns the first place from `place` on without space, or one of `more`."""
     while place < len(text) and (text[place].isspace() or text[place] in more):
@@ -103,52 +102,35 @@ def _skip(text: str, place: int, more: str = "") -> int:
     return place
 
 
-class MarkedCalls:
-    """Calls in marks of the template's own, with a mark for each argument, whose value is as it is.
+class XmlCalls:
+    """Calls as Qwen3.5 and Nemotron 3 write them, with the values of arguments as they are.
 
-    The marks are learnt from how it writes calls of one and two arguments. Space between marks
-    may differ; what ends a call may be missing.
+        <tool_call><function=name><parameter=argument>value</parameter></function></tool_call>
+
+    Space between marks may differ; what ends a call may be missing.
     """
 
     def __init__(self, write: Callable[[ToolCall], str]) -> None:
-        """`write` returns what the template writes. Raises: ValueError if it is no such format."""
+        """`write` returns what the template writes."""
         self.write = write
-        name, keys, values = "sentinelname", ("keyone", "keytwo"), (f"One{_ODD}.", f"Two{_ODD}.")
-        one, two = (dict(zip(keys[:n], values, strict=False)) for n in (1, 2))
-        texts = [name, keys[0], values[0], keys[1], values[1]]
-        opening, before_key, after_key, between, _, end = _split(write(ToolCall(name, two)), texts)
-        *_, end_of_one = _split(write(ToolCall(name, one)), texts[:3])
-        endings = (before_key[place:] for place in range(len(before_key) + 1))
-        key_opening = next(ending for ending in endings if between.endswith(ending))
-        closing = between.removesuffix(key_opening).strip()
-        if end != end_of_one or not end.strip().startswith(closing) or len(closing) < _MIN_MARK:
-            raise ValueError("each argument needs a mark at its end")
-        if not opening.strip():
-            raise ValueError("calls need a mark at their beginning")
-        self._mark = opening.split()[0]
-        head, opens = _loose(before_key.removesuffix(key_opening)), _loose(key_opening)
-        self._head = re.compile(rf"{_loose(opening)}([^\s<>=\"'/]++){head}")
-        self._pair = re.compile(rf"{opens}([^\s<>=\"']++){re.escape(after_key.rstrip())}\n?")
-        after = " ".join(end.strip().removeprefix(closing).split()[:2])
-        self._end = re.compile(rf"\n?{re.escape(closing)}(?={opens}|{_loose(after)})")
 
     def read(self, text: str) -> Iterator[ToolCall]:
         """Yields the calls, whatever else stands in the text; a malformed one has no name."""
-        place = text.find(self._mark)
+        place = text.find(_XML_CALL)
         while place >= 0:
             call, end = self._read_one(text, place)
             yield call
-            place = text.find(self._mark, max(end, place + len(self._mark)))
+            place = text.find(_XML_CALL, max(end, place + len(_XML_CALL)))
 
     def _read_one(self, text: str, place: int) -> tuple[ToolCall, int]:
         """Returns the call that begins at a place, and where it ends."""
         arguments: dict[str, str] = {}
-        head = self._head.match(text, place)
+        head = _XML_HEAD.match(text, place)
         if head is None:
             return ToolCall(None, None), place
         end = head.end()
-        while pair := self._pair.match(text, end):
-            closing = self._end.search(text, pair.end())
+        while pair := _XML_ARGUMENT.match(text, end):
+            closing = _XML_END.search(text, pair.end())
             if closing is None:  # nor does any later call have an end
                 return ToolCall(None, None), len(text)
             if pair[1] in arguments:
@@ -156,24 +138,6 @@ class MarkedCalls:
             arguments[pair[1]] = text[pair.end() : closing.start()]
             end = closing.end()
         return ToolCall(head[1], arguments), end
-
-
-def _split(text: str, marks: Sequence[str]) -> list[str]:
-    """Returns what stands around marks. Raises: ValueError unless each is there, in this order."""
-    parts = []
-    for mark in marks:
-        before, separator, text = text.partition(mark)
-        if not separator:
-            raise ValueError(f"no {mark!r}")
-        parts.append(before)
-    return [*parts, text]
-
-
-def _loose(text: str) -> str:
-    """Returns a pattern of a text whose space between marks may differ; it never backtracks."""
-    pieces = re.split(r"\s+|(?<=>)(?=<)", text.strip())
-    space = r"\s*+"
-    return f"{space}{space.join(map(re.escape, pieces))}{space}" if text.strip() else ""
 
 
 class ToolChat(ChatFormat):
@@ -225,7 +189,7 @@ class ToolChat(ChatFormat):
                 f"model.tool_calls: the chat template cannot render a call: {error}; {_INSTEAD}"
             ) from error
 
-    def _read_calls(self, asked: str) -> JsonCalls | MarkedCalls:
+    def _read_calls(self, asked: str) -> JsonCalls | XmlCalls:
         """Returns how the template writes calls; `asked` is what it asks for a turn with.
 
         Where a thought precedes them, it is what this chat writes before them from now on.
@@ -252,13 +216,12 @@ class ToolChat(ChatFormat):
             as_json = JsonCalls(arguments, "", "").write(call)
             if (brace + rest).startswith(as_json):
                 return JsonCalls(arguments, opening, (brace + rest).removeprefix(as_json))
-        try:
-            return MarkedCalls(write)
-        except ValueError as error:
-            raise SettingsError(
-                "model.tool_calls: the chat template writes calls neither as JSON nor with a mark "
-                f"for each argument; {_INSTEAD}"
-            ) from error
+        if _XML_HEAD.match(write(call)):
+            return XmlCalls(write)
+        raise SettingsError(
+            "model.tool_calls: the chat template writes calls neither as JSON nor as "
+            f"<tool_call><function=...>; {_INSTEAD}"
+        )
 
     def _render_turn(self, *calls: ToolCall) -> str:
         """Returns a turn of calls behind a prompt, without its end."""
@@ -320,18 +283,17 @@ def find_actions(tools: ToolTable, calls: Iterable[ToolCall]) -> list[FoundActio
 
 
 def _to_action(tools: ToolTable, call: ToolCall) -> FoundAction:
-    problem = tools.find_problem(call)
-    if call.name is None:
-        problem = f"the call cannot be read; {tools.advice}"
-    text = to_utf8(tools.to_action(call))
-    return FoundAction(text, None if problem is None else to_utf8(problem))
+    unreadable = f"the call cannot be read; {tools.advice}"
+    problem = unreadable if call.name is None else tools.find_problem(call)
+    return FoundAction(to_utf8(tools.to_action(call)), problem and to_utf8(problem))
 
 
 def _to_turn(*calls: ToolCall) -> dict[str, Any]:
     """Returns calls as an assistant's message."""
-    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
-    made = [{"type": "function", "function": function} for function in functions]
-    return to_message("assistant", "") | {"tool_calls": made}
+    functions = ({"name": call.name, "arguments": call.arguments} for call in calls)
+    return to_message("assistant", "") | {
+        "tool_calls": [{"type": "function", "function": function} for function in functions]
+    }
 
 
 def open_tool_chat(

@@ -7,57 +7,19 @@ the older adapter are computed anew. An engine that cannot be interrupted is wai
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
 from agentpeft.policies.engines.protocol import Engine, InterruptibleEngine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.messages import Completion, GenerationRequest, Ids, StopReason
+from agentpeft.policies.messages import Completion, GenerationRequest, StopReason
 from agentpeft.policies.rollout.environments import EVAL_STREAM, TRAIN_STREAM
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
 from agentpeft.policies.rollout.taken_groups import OpenGroup
 from agentpeft.policies.settings.config import Settings
 
 _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
-
-
-class TurnGate:
-    """Turns pass while it is open; closing it waits for those under way. Of one event loop."""
-
-    def __init__(self) -> None:
-        self._num_turns = 0
-        self._changed = asyncio.Condition()
-        self._is_open = True
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Holds a turn, once the gate is open."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._is_open)
-            self._num_turns += 1
-        try:
-            yield
-        finally:
-            self._num_turns -= 1
-            if not self._is_open:
-                async with self._changed:
-                    self._changed.notify_all()
-
-    async def close(self, hurry: Callable[[], None] | None = None) -> None:
-        """Lets no turn begin, and returns when none is under way; `hurry` is to end these soon."""
-        async with self._changed:
-            self._is_open = False
-            if hurry is not None:
-                hurry()
-            await self._changed.wait_for(lambda: self._num_turns == 0)
-
-    async def open(self) -> None:
-        """Lets turns begin."""
-        async with self._changed:
-            self._is_open = True
-            self._changed.notify_all()
 
 
 class AbandonedEpisodeError(Exception):
@@ -72,19 +34,22 @@ class TurnSampler:
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._limits, self._engine = settings, settings.env_runners, engine
-        self._interrupt: Callable[[], None] | None = None
-        if settings.in_flight_updates and isinstance(engine, InterruptibleEngine):
-            self._interrupt = engine.interrupt
-        self._gate = TurnGate()
         self.version = 0
+        self._num_turns = 0
+        self._may_sample, self._is_quiet = asyncio.Event(), asyncio.Event()
+        self._may_sample.set()
+        self._is_quiet.set()
 
     async def hold(self) -> None:
         """Lets no turn begin or go on, and returns once none is under way."""
-        await self._gate.close(self._interrupt)
+        self._may_sample.clear()
+        if self._settings.in_flight_updates and isinstance(self._engine, InterruptibleEngine):
+            self._engine.interrupt()
+        await self._is_quiet.wait()
 
     async def release(self) -> None:
         """Lets turns begin and go on."""
-        await self._gate.open()
+        self._may_sample.set()
 
     async def sample(
         self,
@@ -102,8 +67,16 @@ class TurnSampler:
         try:
             async with asyncio.timeout_at(deadline_s):
                 while not parts or parts[-1].stop_reason is StopReason.INTERRUPTED:
-                    async with self._gate.turn():
+                    while not self._may_sample.is_set():
+                        await self._may_sample.wait()
+                    self._num_turns += 1
+                    self._is_quiet.clear()
+                    try:
                         parts.append(await self._generate(group, sample, attempt, episode, parts))
+                    finally:
+                        self._num_turns -= 1
+                        if self._num_turns == 0:
+                            self._is_quiet.set()
         except TimeoutError:
             group.counts.num_slow_episodes += 1
             limit = f"env_runners.episode_timeout_s {self._limits.episode_timeout_s:g}"
@@ -159,11 +132,10 @@ def join_parts(parts: Sequence[Completion]) -> Completion:
     if len(parts) == 1:
         return parts[0]
     versions = [np.full(len(part.token_ids), part.adapter_version) for part in parts]
-    joined: Ids = np.concatenate(versions)
     return Completion(
         token_ids=np.concatenate([part.token_ids for part in parts]),
         logprobs=np.concatenate([part.logprobs for part in parts]),
         stop_reason=parts[-1].stop_reason,
         adapter_version=parts[-1].adapter_version,
-        token_versions=joined,
+        token_versions=np.concatenate(versions),
     )

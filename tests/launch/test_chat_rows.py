@@ -79,7 +79,6 @@ def test_what_is_said_not_to_be_learnt_is_read_alone(tmp_path, name, marks):
         assert episode.turn_rewards == (*[0.0] * (len(numbers) - 1), 1.0)
         first = len(episode.prompt_ids)
         assert list(episode.turn_ends) == [whole.index(f"a{n}") + 3 - first for n in numbers]
-        assert [text for text, _ in read_chats(path)[0].learnt] == [f"a{n}" for n in numbers]
 
 
 def test_fields_without_a_value_or_a_meaning_are_left_out(tmp_path):
@@ -103,7 +102,7 @@ def test_parquet_is_read_as_jsonl_is(tmp_path):
     write(tmp_path / "chats.jsonl", rows)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "chats.parquet")
     one, other = (read_chats(str(tmp_path / f"chats.{kind}")) for kind in ("jsonl", "parquet"))
-    assert [row.learnt for row in one] == [row.learnt for row in other]
+    assert [row.messages for row in one] == [row.messages for row in other]
 
 
 @pytest.fixture
@@ -124,8 +123,8 @@ def test_the_datasets_package_s_rows_are_read_as_a_file_s_are(tmp_path, datasets
     pyarrow.parquet.write_table(
         pyarrow.Table.from_pylist([{"messages": TALK[:2]}] * 2), folder / "test.parquet"
     )
-    assert [row.learnt for row in read_chats(f"hub:{folder}")] == [(("1", "Higher."), ("2", ""))]
-    assert [row.learnt for row in read_chats(f"hub:{folder}:test")] == [(("1", ""),)] * 2
+    assert [len(row.messages) for row in read_chats(f"hub:{folder}")] == [4]
+    assert [len(row.messages) for row in read_chats(f"hub:{folder}:test")] == [2, 2]
     with pytest.raises(DataError, match="split 'dev' cannot be loaded"):
         read_chats(f"hub:{folder}:dev")
 
@@ -311,7 +310,7 @@ def test_what_a_run_exports_can_be_learnt(folder):
     (run_dir,) = (folder / "outputs/tiny").iterdir()
     assert export([str(run_dir), "--format", "sft", "--output", "rows.jsonl"]) == 0
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    assert [row.prompt for row in read_chats("rows.jsonl")] == [
+    assert [row.messages[0].text for row in read_chats("rows.jsonl")] == [
         row["prompt"][0]["content"] for row in rows
     ]
 

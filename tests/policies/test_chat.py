@@ -11,7 +11,6 @@ CHATML = """{%- for m in messages -%}
 {{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}"""
-WITH_SYSTEM = "{{ '<|im_start|>system\\nBe good.<|im_end|>\\n' }}" + CHATML
 NUMBERS_TURNS = CHATML.replace("m.role + ", "m.role + (loop.index | string) + ")
 CHANGES_THE_PAST = CHATML.replace("'<|im_end|>\\n'", "('<|im_end|>' if loop.last else '!')")
 PLAIN = ModelSettings(use_chat_template=False)
@@ -22,40 +21,12 @@ def ids_of(chat, text):
     return np.array(chat.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def text_of(chat, ids):
-    return chat.tokenizer.decode(ids.tolist())
-
-
-@pytest.mark.parametrize("template", [CHATML, WITH_SYSTEM])
-def test_turns_in_tokens_say_what_the_template_renders(template):
-    chat = ChatFormat(make_tokenizer(template))
-    ids = chat.begin("Add 1 and 2.")
-    ids = np.concatenate([ids, chat.encode_action("3")])
-    ids = np.concatenate([ids, chat.extend(ids, "Wrong.\n é")])
-    messages = [("user", "Add 1 and 2."), ("assistant", "3"), ("user", "Wrong.\n é")]
-    rendered = chat.tokenizer.apply_chat_template(
-        [{"role": role, "content": text} for role, text in messages],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    assert text_of(chat, ids) == rendered
-
-
 @pytest.mark.parametrize("header", [" ", "<|im_start|>final: "])
 def test_what_a_template_writes_before_an_action_is_imitated_and_no_part_of_it(header):
     template = CHATML.replace("+ m.content", f"+ (m.role == 'assistant') * '{header}' + m.content")
     chat = ChatFormat(make_tokenizer(template))
     said = chat.decode(chat.encode_action("3"))
     assert (said, chat.find_action(said), chat.find_action("3")) == (f"{header}3", "3", "3")
-
-
-def test_a_cut_turn_is_ended_before_the_observation():
-    chat = ChatFormat(make_tokenizer(CHATML))
-    cut, whole = ids_of(chat, "4"), chat.encode_action("4")
-    end = ids_of(chat, "<|im_end|>")
-    np.testing.assert_array_equal(
-        chat.extend(cut, "Go."), np.concatenate([end, chat.extend(whole, "Go.")])
-    )
 
 
 def test_other_stop_tokens_end_a_turn_too():
@@ -75,15 +46,6 @@ def test_an_action_is_the_text_of_exactly_the_sampled_ids():
     assert chat.decode(chat.encode_action(action)) == action
     assert chat.decode(chat.encode_action(action)[:-1]) == action
     assert chat.decode(ids_of(chat, "a<|im_start|>b")) == "a<|im_start|>b"
-
-
-def test_without_a_template_the_conversation_is_plain_text():
-    chat = ChatFormat(make_tokenizer(), PLAIN)
-    ids = np.concatenate([chat.begin("1+1=?"), chat.encode_action("2")])
-    ids = np.concatenate([ids, chat.extend(ids, "No.")])
-    ids = np.concatenate([ids, ids_of(chat, "3")])
-    ids = np.concatenate([ids, chat.extend(ids, "Yes.")])
-    assert text_of(chat, ids) == "1+1=?\n2<|endoftext|>No.\n3\nYes.\n"
 
 
 @pytest.mark.parametrize("template", [None, NUMBERS_TURNS, CHANGES_THE_PAST, ONLY_USERS])

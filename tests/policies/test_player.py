@@ -25,7 +25,7 @@ def test_a_module_that_the_setting_names_starts_the_engine(tmp_path, monkeypatch
     ("named", "says"),
     [
         ("no_such_module:sweep", "'no_such_module' cannot be imported"),
-        ("json:sweep", "json has no start_shared"),
+        ("json:sweep", "json has no 'start_shared'"),
     ],
 )
 def test_a_module_that_starts_no_engine_is_told(named, says):

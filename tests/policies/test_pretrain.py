@@ -20,7 +20,7 @@ from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.rollout.oracle import (
     WarmStartBatches,
-    oracle_groups,
+    imitated_groups,
     play_oracle,
     warm_start_batches,
 )
@@ -72,9 +72,9 @@ def test_oracle_episodes_succeed_and_decode_to_its_actions(environment):
 
 def test_a_position_is_always_the_same_task():
     chat = make_chat()
-    groups = oracle_groups(ARITHMETIC, chat, 0)
+    groups = imitated_groups(ARITHMETIC, None, chat, 0)
     first = [next(groups).task_id for _ in range(6)]
-    later = oracle_groups(ARITHMETIC, chat, 0, first=4)
+    later = imitated_groups(ARITHMETIC, None, chat, 0, first=4)
     assert [next(later).task_id for _ in range(2)] == first[4:] and len(set(first)) > 1
 
 

@@ -10,7 +10,6 @@ import pytest
 from agentpeft.envs import Task
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.taken_groups import OpenGroup, TakenGroups
-from agentpeft.policies.rollout.turn_sampler import TurnGate
 
 
 class Table:
@@ -119,29 +118,3 @@ def test_what_cannot_be_opened_is_raised_too(table):
         taken.take([GroupRequest(0, 1)])
         with pytest.raises(ZeroDivisionError):
             taken.collect(1, until_room=False)
-
-
-def test_a_gate_waits_for_turns_under_way_and_holds_the_next_ones():
-    async def play():
-        gate, said = TurnGate(), []
-
-        async def turn(name, seconds):
-            async with gate.turn():
-                said.append(f"{name} begins")
-                await asyncio.sleep(seconds)
-                said.append(f"{name} ends")
-
-        first = asyncio.create_task(turn("first", 0.05))
-        await asyncio.sleep(0)
-        closing_ = asyncio.create_task(gate.close())
-        await asyncio.sleep(0)
-        second = asyncio.create_task(turn("second", 0))
-        await closing_
-        said.append("closed")
-        await asyncio.sleep(0.01)
-        await gate.open()
-        await asyncio.gather(first, second)
-        return said
-
-    begun = ["first begins", "first ends", "closed", "second begins", "second ends"]
-    assert asyncio.run(play()) == begun

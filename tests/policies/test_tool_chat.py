@@ -212,7 +212,8 @@ def test_numbers_are_answers_as_they_are_written():
     ("template", "message"),
     [
         (QWEN3, "has no tools"),
-        (TOOL_TEMPLATES["marks"].replace("+ value +", "+ value | upper +"), "neither as JSON"),
+        (TOOL_TEMPLATES["marks"].replace("+ value +", "+ value | upper +"), "are not read"),
+        (TOOL_TEMPLATES["marks"].replace("<function=", "<call="), "neither as JSON"),
         (
             TOOL_TEMPLATES["json"].replace("call.arguments | tojson", "call.arguments + ''"),
             "render",

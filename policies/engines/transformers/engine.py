@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines.fusing import ServedEffect, merged_state
+from agentpeft.policies.engines.protocol import limit_turn
 from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, DecodingJob, Ended, Row
 from agentpeft.policies.engines.transformers.slots import prepare_attention
 from agentpeft.policies.errors import EngineError
@@ -139,9 +140,7 @@ class TransformersEngine:
         failed.
         """
         with self._wake:
-            row = self._check(request)
-            adapter = self._name_adapter(request)
-            job = _make_job(request, row, adapter, self._max_context_tokens)
+            job = self._make_job(request)
             if len(job.uniforms) == 0:
                 return self._complete(job, NO_IDS, job.uniforms)
             self._jobs[request.session] = self._pending[request.session] = job
@@ -152,7 +151,7 @@ class TransformersEngine:
         finally:
             if job.future.cancelled():
                 with self._wake:
-                    self._drop(row, is_closed=False)
+                    self._drop(job.row, is_closed=False)
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Fuses an adapter into the base's weights, and drops all keys and values.
@@ -196,22 +195,27 @@ class TransformersEngine:
         self._thread.join()
         self._batch.free()
 
-    def _check(self, request: GenerationRequest) -> Row:
+    def _make_job(self, request: GenerationRequest) -> DecodingJob:
+        """Returns a request's job, whose tokens follow from its seed. Raises: EngineError."""
         self._check_alive()
-        row = self._rows.get(request.session)
-        if row is None or request.session in self._jobs or len(request.prompt_ids) == 0:
+        row, prompt_ids = self._rows.get(request.session), request.prompt_ids
+        if row is None or request.session in self._jobs or len(prompt_ids) == 0:
             reason = "is not open" if row is None else "has a request under way, or no prompt"
             raise EngineError(f"session {request.session!r} {reason}")
-        return row
-
-    def _name_adapter(self, request: GenerationRequest) -> str:
-        """Returns the name of the adapter that is to answer, "" for the model as it is."""
         names, number = self._settings.adapters, request.adapter_version
-        if not names:
-            return ""
-        if number is None or not 0 <= number < len(names):
+        if names and (number is None or not 0 <= number < len(names)):
             raise EngineError(f"adapter {number} is not served, but 0 to {len(names) - 1}")
-        return names[number]
+        limit, end = limit_turn(request, self._max_context_tokens)
+        return DecodingJob(
+            row=row,
+            adapter=names[number] if names and number is not None else "",
+            prompt_ids=prompt_ids,
+            uniforms=np.random.default_rng(request.seed).random(limit, np.float32),
+            temperature=request.temperature,
+            prefix=request.prefix,
+            stop_reason=end,
+            future=asyncio.get_running_loop().create_future(),
+        )
 
     def _check_alive(self, is_loading: bool = False) -> None:
         if self._fault or (self._version is None and not is_loading):
@@ -264,7 +268,7 @@ class TransformersEngine:
 
     def _serve(self) -> None:
         """Waits for work, takes new requests in, samples a token for each of those under way."""
-        batch, stops = self._batch, self._stop_token_ids
+        batch = self._batch
         with self._wake:
             self._is_idle = batch.num_active == 0
             self._wake.notify_all()
@@ -281,14 +285,12 @@ class TransformersEngine:
         if jobs:
             batch.admit(jobs)
         if batch.num_active:
-            self._deliver(batch.step(stops))
+            self._deliver(batch.step(self._stop_token_ids))
 
     def _has_work(self) -> bool:
-        is_asked = self._dropped or self._is_interrupted or self._wave
-        if self._fault or is_asked or self._batch.num_active:
-            return True
-        has_all = not self._settings.deterministic or self._has_all()
-        return bool(self._pending) and has_all
+        may_begin = self._pending and (not self._settings.deterministic or self._has_all())
+        is_asked = self._dropped or self._is_interrupted or self._wave or may_begin
+        return bool(self._fault or is_asked or self._batch.num_active)
 
     def _interrupt(self) -> None:
         """Answers all requests, those that have not begun without a token."""
@@ -341,19 +343,6 @@ class TransformersEngine:
         reason = StopReason.STOP_TOKEN if is_stopped else job.stop_reason
         reason = StopReason.INTERRUPTED if is_interrupted else reason
         return Completion(ids, logprobs, reason, self._version or 0)
-
-
-def _make_job(
-    request: GenerationRequest, row: Row, adapter: str, max_context_tokens: int
-) -> DecodingJob:
-    room = max_context_tokens - len(request.prompt_ids)
-    limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
-    if room < limit:
-        limit, reason = max(room, 0), StopReason.CONTEXT_FULL
-    uniforms = np.random.default_rng(request.seed).random(limit, np.float32)
-    future = asyncio.get_running_loop().create_future()
-    prompt, prefix = request.prompt_ids, request.prefix
-    return DecodingJob(row, adapter, prompt, uniforms, request.temperature, prefix, reason, future)
 
 
 def _settle(results: Sequence[Result]) -> None:

@@ -8,8 +8,7 @@ many queries, and where several query heads share keys and values these need not
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -129,13 +128,8 @@ class _Table:
         return states if self._is_in_order else states.index_select(0, self._cells)
 
 
-@dataclass(frozen=True)
-class Shared:
-    """The keys and values of prompts, (prompts, heads, positions, width), and whose they are."""
-
-    table: _Table
-    keys: Tensor
-    values: Tensor
+Shared: TypeAlias = tuple[_Table, Tensor, Tensor]
+"""Which rows share prompts; their keys and values, (prompts, heads, positions, width)."""
 
 
 class SlotCache(Cache):
@@ -236,7 +230,7 @@ class SlotCache(Cache):
             return None
         columns = slice(self._table.num_columns)
         states = self.prompts.states[layer_idx, :, self._table.places, :, columns]
-        return Shared(self._table, states[0], states[1])
+        return self._table, states[0], states[1]
 
     def whole(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Returns keys and values of rows, each with its prompt's before them."""
@@ -308,13 +302,14 @@ def _attend_shared(
     queries: Tensor, key: Tensor, value: Tensor, mask: Tensor, shared: Shared
 ) -> Tensor:
     """Returns the results of queries (B, heads, R, D) over prompts and the rows' own keys."""
-    table, start = shared.table, shared.table.num_columns
+    table, shared_keys, shared_values = shared
+    start = table.num_columns
     scores = queries.new_zeros((*queries.shape[:3], mask.shape[3]))
     scores[..., start:] = queries @ key.float().transpose(2, 3)
-    of_prompts = table.put(queries) @ shared.keys.float().transpose(2, 3)
+    of_prompts = table.put(queries) @ shared_keys.float().transpose(2, 3)
     scores[..., :start].index_copy_(0, table.rows, table.take(of_prompts))
     weights = scores.add_(mask).softmax(-1)
-    of_prompts = table.put(weights[..., :start]) @ shared.values.float()
+    of_prompts = table.put(weights[..., :start]) @ shared_values.float()
     results = weights[..., start:] @ value.float()
     return results.index_add_(0, table.rows, table.take(of_prompts))
 

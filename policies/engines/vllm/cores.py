@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 
 class CoreClaim:
@@ -29,12 +28,6 @@ class CoreClaim:
     def cores(self) -> frozenset[int]:
         """The cores' numbers."""
         return frozenset(self._files)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Gives the cores back; idempotent."""

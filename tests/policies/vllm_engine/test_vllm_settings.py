@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from vllm_parts import CONTEXT, make_adapter
@@ -95,13 +96,13 @@ def test_cores_have_one_owner_until_it_is_killed():
     command = [sys.executable, "-c", HOLD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"[90001, 90002]\n"
-        with CoreClaim(1, [90001, 90002, 90003]) as claim:
+        with closing(CoreClaim(1, [90001, 90002, 90003])) as claim:
             assert claim.cores == {90003}
             assert CoreClaim(1, [90003]).cores == set()
         assert CoreClaim(2, [90001, 90002, 90003]).cores == set()  # too few: none at all
         other.kill()
         other.wait()
-    with CoreClaim(3, [90001, 90002, 90003]) as claim:
+    with closing(CoreClaim(3, [90001, 90002, 90003])) as claim:
         assert claim.cores == {90001, 90002, 90003}
 
 
