@@ -25,6 +25,7 @@ from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
 from agentpeft.apps.serve.held_sessions import HeldSessions, NoPlaceError, SessionPlaces
+from agentpeft.apps.serve.many import ManySessions
 from agentpeft.apps.serve.metrics import ServerMetrics
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -38,6 +39,8 @@ _OPEN_PATHS = {"/", "/health"}
 """What needs no token: a page without secrets, and what a load balancer asks."""
 _PLAYING = ("/reset", "/step")
 """Requests that have an environment made, for as long as they last, as a session has."""
+_MANY = "/many"
+"""The path of connections that many sessions share."""
 _IDLE_CODE = 4408
 _MAX_CLIENTS = 10_000
 
@@ -100,11 +103,14 @@ class Gate:
         self._application, self._limits, self._metrics = application, limits, metrics
         self._tokens = [token.encode() for token in tokens]
         self._places, self._held = places, held
+        self._num_shared = 0
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers one request, or plays one session from its begin to its end."""
-        if scope["type"] == "websocket":
+        if scope["type"] == "websocket" and scope["path"].endswith(_MANY):
+            await self._serve_many(scope, receive, send)
+        elif scope["type"] == "websocket":
             await self._serve_session(scope, receive, send)
         elif scope["type"] == "http":
             await self._serve_request(scope, receive, send)
@@ -135,11 +141,36 @@ class Gate:
 
         await self._application(scope, receive_body, send)
 
-    async def _serve_session(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _serve_many(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Plays the sessions of a connection that many share; each session counts."""
+        if await self._is_refused(scope, receive, send):
+            return
+        path = scope["path"].removesuffix(_MANY) + "/ws"
+
+        async def serve_one(receive: Receive, send: Send) -> None:
+            own = {**scope, "path": path, "raw_path": path.encode(), "query_string": b""}
+            await self._serve_session(own, receive, send)
+
+        many = ManySessions(serve_one, self._limits.max_sessions)
+        connection = _Connection(receive, send, self._limits.idle_s, self._metrics, many.is_used)
+        await connection.receive()
+        await connection.send({"type": "websocket.accept"})
+        self._num_shared += 1
+        try:
+            await many.serve(connection.receive, connection.send)
+        finally:
+            self._num_shared -= 1
+
+    async def _is_refused(self, scope: Message, receive: Receive, send: Send) -> bool:
+        """Returns whether a WebSocket may not come in, and says so."""
         refusal = self._find_refusal(scope)
         if refusal is not None:
-            websocket = WebSocket(scope, receive, send)
-            await websocket.send_denial_response(self._to_response(refusal))
+            response = self._to_response(refusal)
+            await WebSocket(scope, receive, send).send_denial_response(response)
+        return refusal is not None
+
+    async def _serve_session(self, scope: Message, receive: Receive, send: Send) -> None:
+        if await self._is_refused(scope, receive, send):
             return
         session_id = _session_id_of(scope)
         is_used = partial(self._held.is_used, session_id)  # it may be silent, where requests come
@@ -172,8 +203,9 @@ class Gate:
             return _Refusal(401, "token", "no or a wrong token: send Authorization: Bearer TOKEN")
         plays = scope["type"] == "websocket" or scope["path"].endswith(_PLAYING)
         if plays and not self._held.is_open(_session_id_of(scope)):
+            num_shared = self._num_shared if scope["path"].endswith(_MANY) else 0
             try:
-                self._places.check()
+                self._places.check(num_shared)
             except NoPlaceError as error:
                 return _Refusal(503, "sessions", str(error))
         return None
@@ -275,7 +307,7 @@ def _subprotocols(scope: Message) -> list[str]:
 
 def _session_id_of(scope: Message) -> str:
     """Returns the id of the held session that a WebSocket comes for, "" if it has its own."""
-    if scope["type"] != "websocket":
+    if scope["type"] != "websocket" or scope["path"].endswith(_MANY):
         return ""
     return QueryParams(scope.get("query_string", b"")).get("session_id", "")
 

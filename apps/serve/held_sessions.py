@@ -35,9 +35,9 @@ class SessionPlaces:
         self.num_places, self.num_sessions = num_places, 0
         self._metrics = metrics
 
-    def check(self) -> None:
-        """Raises: NoPlaceError where there is no place for one more."""
-        if self.num_sessions >= self.num_places:
+    def check(self, num_others: int = 0) -> None:
+        """Raises: NoPlaceError where there is no place for one more, or for one of `num_others`."""
+        if max(self.num_sessions, num_others) >= self.num_places:
             raise NoPlaceError(f"all {self.num_places} sessions are taken: try again later")
 
     def count(self, change: int) -> None:

@@ -14,6 +14,7 @@ from openenv.core.env_server.mcp_types import CallToolAction
 from openenv.core.mcp_client import MCPToolClient
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
+from websockets.exceptions import InvalidStatus
 
 from agentpeft.apps.drivers.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.apps.serve.application import make_application
@@ -315,6 +316,17 @@ def test_one_who_asks_much_delays_no_other_and_is_not_taken_for_silent(tmp_path)
             assert all("16 requests of this session wait" in text for text in refused)
             own.send('{"type": "state"}')  # silent for longer than it may be, but at work
             assert json.loads(own.recv())["type"] == "state"
+
+
+@pytest.mark.slow
+def test_a_held_session_opens_no_connections_that_many_share(tmp_path):
+    with env_server(ARITHMETIC, "--tools", "--max-sessions", "2", token=None) as server:
+        said = {"jsonrpc": "2.0", "id": 1, "method": CREATE}
+        session_id = httpx.post(f"{server.url}/mcp", json=said).json()["result"]["session_id"]
+        address = f"{server.url.replace('http', 'ws')}/many?session_id={session_id}"
+        with ExitStack() as stack, pytest.raises(InvalidStatus, match="503"):
+            for _ in range(3):
+                stack.enter_context(websockets.connect(address))
 
 
 @pytest.mark.slow

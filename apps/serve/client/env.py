@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import Any
 
 from agentpeft.apps.serve.client.connection import Connection, RemoteError, ServerGoneError
+from agentpeft.apps.serve.client.links import Links, sharing_links
 from agentpeft.apps.serve.client.messages import PROTOCOL, read_field, read_reward
 from agentpeft.apps.serve.client.servers import Servers, Urls
 from agentpeft.apps.serve.client.tasks import RemoteTasks, RemoteTaskset, get_content
@@ -86,6 +86,7 @@ class RemoteEnv(TextEnv[Task]):
         self._servers = Servers(url, f"{get_env_name(env_id)}/ws" if env_id else "ws")
         self._token, self._ca_file = token, ca_file
         self._connect_s, self._timeout_s = connect_s, timeout_s
+        self._links = Links.shared()
         render_mode = options.pop("render_mode", None)
         self._env_kwargs = _check_kwargs(options)
         self._connection: Connection | None = None
@@ -108,7 +109,8 @@ class RemoteEnv(TextEnv[Task]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all but the session. Raises: ClosedEnvironmentError."""
-        return {**super().__getstate__(), "_connection": None, "_playing": None}
+        left_out = {"_connection": None, "_playing": None, "_links": None}
+        return {**super().__getstate__(), **left_out}
 
     @property
     def levels(self) -> Sequence[TaskSource[Task]]:
@@ -202,7 +204,7 @@ class RemoteEnv(TextEnv[Task]):
         for url in self._servers.in_order():
             try:
                 connection = Connection.open(
-                    url, self._token, self._ca_file, self._connect_s, self._timeout_s
+                    url, self._token, self._ca_file, self._connect_s, self._timeout_s, self._links
                 )
                 with ExitStack() as on_error:
                     on_error.callback(connection.close)
@@ -219,6 +221,12 @@ class RemoteEnv(TextEnv[Task]):
         self._description = self._description or description
         if description != self._description:
             raise EnvFault(f"{url}: another environment than before: {shown(description)}")
+
+
+def make_remote(**kwargs: Any) -> TextVectorEnv:
+    """Returns copies of a remote environment, whose sessions share a connection to each server."""
+    with sharing_links():
+        return TextVectorEnv.make("AgentPEFT/Remote-v0", **kwargs)
 
 
 def _check_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,6 +256,3 @@ def _read_text(data: Mapping[str, Any]) -> str:
         case {"text": str() as text}:
             return text
     raise EnvFault(f"the server answered {shown(data)}, no observation")
-
-
-make_remote = partial(TextVectorEnv.make, "AgentPEFT/Remote-v0")
