@@ -83,11 +83,6 @@ class World:
         """Returns the paths directly in a directory, in order."""
         return [name for name in self.below(path) if dirname(name) == path]
 
-    def files_in(self, path: str, suffix: str = "") -> list[str]:
-        """Returns the regular files directly in a directory whose names end so, in order."""
-        names = self.in_directory(path)
-        return [n for n in names if self.files[n].kind == "file" and n.endswith(suffix)]
-
     def files_below(self, path: str, suffix: str = "") -> list[str]:
         """Returns the regular files anywhere below a directory whose names end so, in order."""
         names = self.below(path)

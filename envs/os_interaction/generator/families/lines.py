@@ -178,15 +178,15 @@ def _cd_touch(scene: Scene) -> Blanks:
 
 @family("cd {d}\nln -s {t} {f}")
 def _cd_ln(scene: Scene) -> Blanks:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     t, f = scene.file_in(d), scene.word()
-    scene.make_link(f"{d}/{f}", t)
+    scene.make_link(t, f"{d}/{f}")
     return {"d": d, "t": t, "f": f}
 
 
 @family("cd {d}\nrm {f}")
 def _cd_rm(scene: Scene) -> Blanks:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     f = scene.file_in(d)
     scene.remove(f"{d}/{f}")
     return {"d": d, "f": f}
@@ -194,7 +194,7 @@ def _cd_rm(scene: Scene) -> Blanks:
 
 @family("cd {d}\ncp {f} {g}")
 def _cd_cp(scene: Scene) -> Blanks:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     f, g = scene.file_in(d), scene.word()
     scene.copy(f"{d}/{f}", f"{d}/{g}")
     return {"d": d, "f": f, "g": g}
