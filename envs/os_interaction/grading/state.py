@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentpeft.envs.os_interaction.grading.accounts import Accounts, User, read_accounts
-from agentpeft.envs.os_interaction.sandboxes.protocol import FileStat, FrozenFiles
+from agentpeft.envs.os_interaction.sandboxes.sandbox import FileStat, FrozenFiles
 
 Kind = Literal["file", "directory", "symlink", "absent"]
 Match = Literal["text", "lines", "script"]

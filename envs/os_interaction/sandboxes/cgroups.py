@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 from agentpeft.envs.system.processes import identify_process
 
 _PREFIX = "agentpeft-os-"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 
 _BLOCK_BYTES = 512
 _MAX_PATH_BYTES = 200

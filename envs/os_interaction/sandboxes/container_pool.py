@@ -21,7 +21,7 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
 from agentpeft.envs.os_interaction.sandboxes.container_disk import ContainerDisk
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
 from agentpeft.envs.os_interaction.sandboxes.inside.kernel import CAPABILITIES, USER_LIMITS
-from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 from agentpeft.envs.system.containers import (
     DOCKER_ERRORS,
     connect,
