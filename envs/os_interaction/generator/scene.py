@@ -13,7 +13,6 @@ from agentpeft.envs.os_interaction.generator.world import (
     Team,
     World,
     new_node,
-    new_person,
 )
 from agentpeft.envs.os_interaction.grading.state import Interval
 from agentpeft.envs.tasks.phrases import Speaker, invent_word, read_toml
@@ -234,7 +233,8 @@ class Scene:
         name = self.fresh_team(pool="NAME")
         for world in self.worlds:
             gid = self.initial.teams[name].gid or _FIRST_ID
-            world.people[name] = new_person(gid, name, f"/home/{name}")
+            aging: list[int | None] = [0, 99999, 7, -1, -1]
+            world.people[name] = Person(gid, name, f"/home/{name}", "/bin/sh", "", False, aging)
         return name
 
     def lines(self, *paths: str) -> list[str]:

@@ -9,7 +9,7 @@ from agentpeft.envs.os_interaction.generator.families.family import (
     family,
 )
 from agentpeft.envs.os_interaction.generator.scene import Scene, compute_noon
-from agentpeft.envs.os_interaction.generator.world import new_node
+from agentpeft.envs.os_interaction.generator.world import Node
 
 _MODES = ("600", "640", "660", "700", "750", "755")
 
@@ -128,7 +128,7 @@ add_family(
 def _ln_replace(scene: Scene) -> Blanks:
     old, t = scene.fresh_file(), scene.fresh_file()
     f = f"{scene.fresh_directory()}/{scene.word()}"
-    scene.add(f, new_node("symlink", target=old))
+    scene.add(f, Node("symlink", target=old))
     scene.change(f, "target", t)
     return {"t": t, "f": f}
 

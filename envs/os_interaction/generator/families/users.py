@@ -6,6 +6,7 @@ from agentpeft.envs.os_interaction.generator.families.family import (
     Blanks,
     Draw,
     Value,
+    add_family,
     family,
     question,
 )
@@ -44,11 +45,7 @@ _new_team("addgroup", "--gid")
 _new_team("groupadd", "-g")
 
 
-@family("gpasswd -a {u} {g}")
-def _gpasswd_add(scene: Scene) -> Blanks:
-    u, g = scene.person(), scene.team()
-    scene.join(u, g)
-    return {"u": u, "g": g}
+add_family("gpasswd_add", "gpasswd -a {u} {g}", Scene.join, u=Scene.person, g=Scene.team)
 
 
 @family("gpasswd -d {u} {g}")
@@ -122,11 +119,7 @@ def _useradd_home(scene: Scene) -> Blanks:
     return {"u": u}
 
 
-@family("usermod -aG {g} {u}")
-def _usermod_team(scene: Scene) -> Blanks:
-    u, g = scene.person(), scene.team()
-    scene.join(u, g)
-    return {"u": u, "g": g}
+add_family("usermod_team", "usermod -aG {g} {u}", Scene.join, u=Scene.person, g=Scene.team)
 
 
 def _change_account(say: str, gold: str, aspect: str, draw: Draw) -> None:
