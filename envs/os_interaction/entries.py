@@ -69,14 +69,16 @@ def parse_verdict(record: Record) -> Verdict:
         state = None
         if given.get("state") is not None:
             parts = record.child("state").fields
-            state = State(
-                **{name: tuple(_build(_PARTS[name], row) for row in parts[name]) for name in parts}
-            )
+            state = State(**{name: _build_all(_PARTS[name], parts[name]) for name in parts})
         answer = _build(ExpectedAnswer, given["answer"]) if given.get("answer") else None
         checks = tuple(_build_check(item) for item in given.get("checks") or ())  # type: ignore[union-attr]
         return Verdict(state, answer, checks, given.get("is_live") is True)
     except (TypeError, KeyError, AttributeError, DataError) as error:
         raise DataError(f"{record.place}: no verdict of this format ({error})") from None
+
+
+def _build_all(kind: Any, rows: Any) -> tuple[Any, ...]:
+    return tuple(_build(kind, row) for row in rows)
 
 
 def _build(kind: Any, row: Any) -> Any:
