@@ -26,7 +26,7 @@ from agentpeft.envs.os_interaction.sandboxes import CommandResult, SandboxLimits
 from agentpeft.envs.os_interaction.sandboxes.channel import Channel, ChannelClosedError, is_readable
 from agentpeft.envs.os_interaction.sandboxes.identity import find_identity
 from agentpeft.envs.os_interaction.sandboxes.images import prepare_root
-from agentpeft.envs.os_interaction.sandboxes.served_sandbox import ServedSandbox, read_result
+from agentpeft.envs.os_interaction.sandboxes.sandbox import Sandbox
 from agentpeft.envs.system import processes
 
 Runtime = Literal["crun", "runc"]
@@ -36,7 +36,7 @@ _SERVER = str(Path(__file__).with_name("runtime_server.py"))
 _READY_TIMEOUT_S = 30.0
 
 
-class RuntimeSandbox(ServedSandbox):
+class RuntimeSandbox(Sandbox):
     """A `Sandbox` by an OCI runtime and an overlay in memory; without live checks."""
 
     def __init__(self, runtime: Runtime, way: Way, limits: SandboxLimits) -> None:
@@ -79,11 +79,8 @@ class RuntimeSandbox(ServedSandbox):
             self.close()
             raise
 
-    def _check(self, command: str, timeout_s: float) -> CommandResult:
-        return read_result(self.ask("check", command, timeout_s, timeout_s=timeout_s))
-
-    def _make_checker(self) -> "RuntimeSandbox":
-        raise EnvFault("live checks are left out here")
+    def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:  # noqa: ARG002
+        return CommandResult.read(self.ask("check", command, timeout_s, timeout_s=timeout_s))
 
     def _start(self) -> None:
         identity = find_identity()

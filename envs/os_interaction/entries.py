@@ -146,9 +146,8 @@ def _state_tests(state: State) -> Iterator[str]:
     for user in state.users:
         yield from _user_tests(user)
     for group in state.groups:
-        yield _is(f"getent group {group.name} | cut -d: -f1", group.name)
-        if group.gid is not None:
-            yield _is(f"getent group {group.name} | cut -d: -f3", str(group.gid))
+        gid = None if group.gid is None else str(group.gid)
+        yield from _line_tests(f"getent group {group.name}", {1: group.name, 3: gid})
         members, administrators = ("group", 4, group.members), ("gshadow", 3, group.administrators)
         for file_name, field, names in (members, administrators):
             if names is not None:
@@ -161,6 +160,12 @@ def _state_tests(state: State) -> Iterator[str]:
 
 def _is(command: str, value: str) -> str:
     return f'[ "$({command})" = {quote(value)} ]'
+
+
+def _line_tests(command: str, fields: dict[int, str | None]) -> Iterator[str]:
+    for field, value in fields.items():
+        if value is not None:
+            yield _is(f"{command} | cut -d: -f{field}", value)
 
 
 def _file_tests(file: FileState) -> Iterator[str]:
@@ -188,19 +193,15 @@ def _file_tests(file: FileState) -> Iterator[str]:
 
 def _user_tests(user: UserState) -> Iterator[str]:
     account, shadow = f"getent passwd {user.name}", f"getent shadow {user.name}"
-    yield _is(f"{account} | cut -d: -f1", user.name)
     uid = None if user.uid is None else str(user.uid)
-    known = ((3, uid), (5, user.comment), (6, user.home), (7, user.shell))
-    for field, value in known:
-        if value is not None:
-            yield _is(f"{account} | cut -d: -f{field}", value)
+    known = {1: user.name, 3: uid, 5: user.comment, 6: user.home, 7: user.shell}
+    yield from _line_tests(account, known)
     if user.group is not None:
         yield _is(f"id -gn {user.name}", user.group)
     for team in user.groups or ():
         yield f"id -nG {user.name} | grep -qw {team}"
     if user.is_locked is not None:
         yield f"{'' if user.is_locked else '! '}{shadow} | cut -d: -f2 | grep -q '^!'"
-    for number, field_name in enumerate(AGING):
-        days = vars(user)[field_name]
-        if days is not None:
-            yield _is(f"{shadow} | cut -d: -f{number + 4}", "" if days == -1 else str(days))
+    days = {4 + i: vars(user)[name] for i, name in enumerate(AGING)}
+    written = {i: None if n is None else "" if n == -1 else str(n) for i, n in days.items()}
+    yield from _line_tests(shadow, written)

@@ -174,9 +174,8 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
 
     def _release(self) -> None:
         with ExitStack() as sandboxes:
-            for sandbox in (self._sandbox, self._gold_sandbox):
-                if sandbox is not None:
-                    sandboxes.callback(sandbox.close)
+            for sandbox in filter(None, (self._sandbox, self._gold_sandbox)):
+                sandboxes.callback(sandbox.close)
 
     def _begin(self, task: OSTask) -> str:
         set_up(task, self.sandbox)
@@ -195,21 +194,19 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
             return self._refuse(parsed)
         if isinstance(parsed, Finish):
             return self._grade(parsed.answer)
-        result = self._open_sandbox.run(parsed.script, self.command_timeout_s)
+        result = self.sandbox.run(parsed.script, self.command_timeout_s)
         outcome = Outcome.TIMEOUT if result.is_timeout else Outcome.ONGOING
         return Turn(self._to_text(result), outcome)
 
     def _grade(self, answer: str | None) -> Turn:
-        sandbox = self._open_sandbox
+        sandbox = self.sandbox
         judged: Iterable[str | None] = judge(self.task, sandbox, answer)
-        if not self.partial_credit:
-            self.mistake = find_mistake(self.task, sandbox, judged)
-            return Turn("", Outcome.FAILURE if self.mistake else Outcome.SUCCESS)
-        judged = list(judged)
+        if self.partial_credit:
+            judged = list(judged)
         self.mistake = find_mistake(self.task, sandbox, judged)
         if self.mistake is None:
             return Turn("", Outcome.SUCCESS)
-        if sandbox.has_lost_files:
+        if sandbox.has_lost_files or not isinstance(judged, list):
             return Turn("", Outcome.FAILURE)
         untouched = self._second_sandbox()
         set_up(self.task, untouched)
@@ -223,12 +220,7 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
         return self._gold_sandbox
 
     def _end(self, outcome: Outcome) -> None:  # noqa: ARG002 (its processes end in any case)
-        self._open_sandbox.freeze()
-
-    @property
-    def _open_sandbox(self) -> Sandbox:
-        assert self._sandbox is not None, "an episode has a sandbox"  # noqa: S101
-        return self._sandbox
+        self.sandbox.freeze()
 
     def _to_text(self, result: CommandResult) -> str:
         lines = [result.output.rstrip("\n")] if result.output.strip("\n") else []

@@ -149,7 +149,7 @@ def measure() -> tuple[int, int, int]:
 
 def test_episodes_do_not_add_up(sandbox_kind: SandboxKind):
     sandbox = make_sandbox(sandbox_kind, SMALL)
-    num_episodes = 50 if sandbox_kind == "bubblewrap" else 10
+    num_episodes = 25 if sandbox_kind == "bubblewrap" else 10
 
     def play() -> None:
         for _ in range(num_episodes):

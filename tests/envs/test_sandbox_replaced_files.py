@@ -101,7 +101,7 @@ def count_descriptors(sandbox: Sandbox, kind: SandboxKind) -> int:
 
 def test_replaced_files_leave_no_descriptor_open(sandbox: Sandbox, sandbox_kind: SandboxKind):
     rng = random.Random(5)
-    for _ in range(12 if sandbox_kind == "bubblewrap" else 4):
+    for _ in range(6 if sandbox_kind == "bubblewrap" else 4):
         sandbox.reset()
         kinds = replace_files(sandbox, rng)
         files = sandbox.freeze()
@@ -131,7 +131,7 @@ class TestMemoryOfOneSandbox:
         sandbox.reset()
         first = sandbox._helper
         num_first = count_descriptors(sandbox, sandbox_kind)
-        for _ in range(30):
+        for _ in range(15):
             sandbox.reset()
             replace_files(sandbox, rng)
             look(sandbox.freeze())

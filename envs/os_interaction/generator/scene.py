@@ -1,7 +1,7 @@
 """The state of one attempt at a generated OS task: names, files, people, and the two worlds."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from posixpath import basename
@@ -13,7 +13,6 @@ from agentpeft.envs.os_interaction.generator.world import (
     Team,
     World,
     new_node,
-    new_person,
 )
 from agentpeft.envs.os_interaction.grading.state import Interval
 from agentpeft.envs.tasks.phrases import Speaker, invent_word, read_toml
@@ -65,7 +64,7 @@ class Scene:
         """Returns a word of the split that the scene has not had. Raises: NoTaskHereError."""
         for _ in range(100):
             word = _invent_word(self.rng) if self.options.invent else self.rng.choice(_POOLS[pool])
-            is_ours = self.options.split is None or compute_split(word) == self.options.split
+            is_ours = self.options.split in (None, compute_split(word))
             if is_ours and word not in self._words:
                 self._words.add(word)
                 return word
@@ -86,7 +85,9 @@ class Scene:
     def id(self) -> str:
         """Returns a number for a new user or group."""
         number = str(self.rng.choice(_NEW_IDS))
-        self._claim_new(number, "id")
+        if (number, "id") in self.claims:
+            raise NoTaskHereError
+        self.claims.add((number, "id"))
         return number
 
     def extension(self) -> str:
@@ -120,7 +121,7 @@ class Scene:
 
     def directory(self) -> str:
         """Returns a directory that is there by now, of an earlier step if possible."""
-        return self._pick(self.world.directories) or self.fresh_directory()
+        return self._pick(self.world.directories, self.fresh_directory)
 
     def new(self, extension: str | None = None) -> str:
         """Returns a path where nothing is yet, in a directory that is there."""
@@ -145,41 +146,43 @@ class Scene:
     def file(self, aspect: str) -> str:
         """Returns a file to settle an aspect of, an earlier step's if possible."""
         files = [path for path, node in self.world.files.items() if node.kind == "file"]
-        return self._claimed(self._pick(files, aspect) or self.fresh_file(), aspect)
+        return self._pick(files, self.fresh_file, aspect)
 
     def text_file(self, aspect: str = "") -> str:
         """Returns a text file of some lines (to settle an aspect of), an earlier step's if any."""
         nodes = self.world.files.items()
         long = [path for path, node in nodes if len(node.lines) >= 4 and node.match == "text"]
-        return self._claimed(self._pick(long, aspect) or self.fresh_file(), aspect)
+        return self._pick(long, self.fresh_file, aspect)
 
-    def tree(self, ending: str) -> str:
-        """Returns a new directory with a few files of that ending and some of another."""
+    def tree(self, ending: str = "") -> str:
+        """Returns a new directory with a few files of that (or any) ending and some of another."""
+        ending = ending or self.extension()
         top = self.fresh_directory()
         self._fill([top], ending)
         return top
 
-    def deep_tree(self, ending: str) -> str:
+    def deep_tree(self, ending: str = "") -> str:
         """Returns a tree whose files are spread over two levels of directories below it too."""
-        top = self.fresh_directory()
-        first = self.add(f"{top}/{self.word()}", new_node("directory"))
-        second = self.add(f"{first}/{self.word()}", new_node("directory"))
-        self._fill([top, first, second], ending)
-        return top
+        ending = ending or self.extension()
+        directories = [self.fresh_directory()]
+        for _ in range(2):
+            directories.append(self.add(f"{directories[-1]}/{self.word()}", new_node("directory")))
+        self._fill(directories, ending)
+        return directories[0]
 
     def tree_with_empty_files(self) -> str:
         """Returns a deep tree with two empty files, one of them in a directory of its own."""
-        top = self.deep_tree(self.extension())
+        top = self.deep_tree()
         first, second, below = self.word(), self.word(), self.word()
         self.add(f"{top}/{below}", new_node("directory"))
         self.add_lines(f"{top}/{first}.log")
         self.add_lines(f"{top}/{below}/{second}.txt")
         return top
 
-    def dated_tree(self, ending: str) -> str:
+    def dated_tree(self) -> str:
         """Returns a tree whose files have modification times far apart."""
-        top = self.tree(ending)
-        paths = self.world.files_in(top)
+        top = self.tree()
+        paths = self.world.files_below(top)
         self.rng.shuffle(paths)
         for index, path in enumerate(paths):
             hours = index * 30 + self.rng.randint(0, 20)
@@ -194,7 +197,7 @@ class Scene:
 
     def file_in(self, directory: str) -> str:
         """Returns the name of a file directly in a directory."""
-        return self.rng.choice(self.world.files_in(directory)).removeprefix(f"{directory}/")
+        return self.rng.choice(self.world.files_below(directory)).removeprefix(f"{directory}/")
 
     def file_below(self, directory: str) -> str:
         """Returns the path of a file anywhere below a directory."""
@@ -209,30 +212,29 @@ class Scene:
             raise NoTaskHereError
         return self.rng.choice(options)
 
-    def any_word_in(self, path: str) -> str:
-        """Returns a word of a file."""
-        return self.rng.choice(self.world.files[path].content.split())
-
     def team(self, aspect: str = "") -> str:
         """Returns a group that is there by now, an earlier step's if there is one."""
         shared = [name for name in self.world.teams if name not in self.world.people]
-        return self._claimed(self._pick(shared, aspect) or self.fresh_team(), aspect)
+        return self._pick(shared, self.fresh_team, aspect)
 
-    def fresh_team(self, *members: str) -> str:
+    def fresh_team(self, *members: str, pool: str = "TEAM") -> str:
         """Returns a new group that is there from the beginning."""
-        return self._add_team(self.word("TEAM"), *members)
+        name, gid = self.word(pool), _FIRST_ID + len(self.initial.teams)
+        for world in self.worlds:
+            world.teams[name] = Team(gid, set(members))
+        return name
 
     def person(self, aspect: str = "") -> str:
         """Returns a user that is there by now, an earlier step's if there is one."""
-        people = list(self.world.people)
-        return self._claimed(self._pick(people, aspect) or self.fresh_person(), aspect)
+        return self._pick(list(self.world.people), self.fresh_person, aspect)
 
     def fresh_person(self) -> str:
         """Returns a new user that is there from the beginning, in a group of that name."""
-        name = self._add_team(self.word("NAME"))
+        name = self.fresh_team(pool="NAME")
         for world in self.worlds:
             gid = self.initial.teams[name].gid or _FIRST_ID
-            world.people[name] = new_person(gid, name, f"/home/{name}")
+            aging: list[int | None] = [0, 99999, 7, -1, -1]
+            world.people[name] = Person(gid, name, f"/home/{name}", "/bin/sh", "", False, aging)
         return name
 
     def lines(self, *paths: str) -> list[str]:
@@ -247,10 +249,6 @@ class Scene:
         """Returns the lines of files that have a word."""
         return [line for line in self.lines(*paths) if word in line.split()]
 
-    def has_word(self, word: str, path: str) -> bool:
-        """Returns whether a file has a word."""
-        return word in self.world.files[path].content.split()
-
     def make_directory(self, path: str, mode: str = "") -> None:
         """Makes a directory; without a mode it may have any."""
         self.world.files[path] = Node("directory", mode=int(mode, 8) if mode else None)
@@ -263,7 +261,7 @@ class Scene:
         """Makes a shell script of one command."""
         self.world.files[path] = Node(content=_to_text([command]), match="script")
 
-    def make_link(self, path: str, target: str) -> None:
+    def make_link(self, target: str, path: str) -> None:
         """Makes a symbolic link, whose target is to stay where it is."""
         self.world.files[path] = Node("symlink", target=target)
         self.claims.add((target, "path"))
@@ -350,20 +348,16 @@ class Scene:
         setattr(person, aspect, new)
         self.claims.add((name, aspect))
 
-    def _pick(self, options: list[str], aspect: str = "") -> str | None:
-        """Returns, more often than not, one of the latest of which an aspect is not settled."""
-        free = [name for name in options if (name, aspect) not in self.claims]
-        return self.rng.choice(free[-2:]) if free and self.rng.random() < _REUSE else None
+    def _pick(self, options: list[str], make: Callable[[], str], aspect: str = "") -> str:
+        """Settles an aspect (if any) of one that is there, or of a new one; returns its name.
 
-    def _claimed(self, name: str, aspect: str) -> str:
+        More often than not it is one of the latest of which the aspect is not settled.
+        """
+        free = [name for name in options if (name, aspect) not in self.claims]
+        name = self.rng.choice(free[-2:]) if free and self.rng.random() < _REUSE else make()
         if aspect:
             self.claims.add((name, aspect))
         return name
-
-    def _claim_new(self, name: str, aspect: str) -> None:
-        if (name, aspect) in self.claims:
-            raise NoTaskHereError
-        self.claims.add((name, aspect))
 
     def _fill(self, directories: list[str], ending: str) -> None:
         other = self.rng.choice([extension for extension in _EXTENSIONS if extension != ending])
@@ -373,12 +367,6 @@ class Scene:
             directory = directories[index % len(directories)]
             text = f"{' '.join(self.rng.choices(words, k=3))}\n"
             self.add(f"{directory}/{self.word()}{extension}", new_node(content=text))
-
-    def _add_team(self, name: str, *members: str) -> str:
-        gid = _FIRST_ID + len(self.initial.teams)
-        for world in self.worlds:
-            world.teams[name] = Team(gid, set(members))
-        return name
 
 
 def compute_noon(day: str) -> int:

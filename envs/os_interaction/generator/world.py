@@ -16,7 +16,6 @@ from agentpeft.envs.os_interaction.grading.state import (
     UserState,
 )
 
-_DEFAULT_AGING = (0, 99999, 7, -1, -1)
 _HASH = "$6$agentpeft$" + "x" * 86  # no password has this hash
 
 
@@ -83,11 +82,6 @@ class World:
         """Returns the paths directly in a directory, in order."""
         return [name for name in self.below(path) if dirname(name) == path]
 
-    def files_in(self, path: str, suffix: str = "") -> list[str]:
-        """Returns the regular files directly in a directory whose names end so, in order."""
-        names = self.in_directory(path)
-        return [n for n in names if self.files[n].kind == "file" and n.endswith(suffix)]
-
     def files_below(self, path: str, suffix: str = "") -> list[str]:
         """Returns the regular files anywhere below a directory whose names end so, in order."""
         names = self.below(path)
@@ -138,26 +132,16 @@ def _file_lines(world: World) -> Iterator[str]:
             yield f"touch -d @{node.mtime_s} {path}"
 
 
-def new_node(kind: Kind = "file", content: str = "", target: str | None = None) -> Node:
-    """Returns a node as the setup makes it: root's, with the usual mode."""
-    if kind == "symlink":
-        return Node(kind, target=target)
+def new_node(kind: Kind = "file", content: str = "") -> Node:
+    """Returns a file or directory as the setup makes it: root's, with the usual mode."""
     mode = 0o755 if kind == "directory" else 0o644
     return Node(kind, content, mode=mode, owner="root", group="root")
 
 
-def new_person(uid: int, group: str, home: str) -> Person:
-    """Returns a user as the setup makes one."""
-    return Person(uid, group, home, "/bin/sh", "", False, list(_DEFAULT_AGING))
-
-
 def expected_state(initial: World, final: World) -> State:
     """Returns what must hold at the end: the final world, and nothing left of what it lacks."""
+    files = [_file_state(path, node, initial) for path, node in sorted(final.files.items())]
     gone = sorted(initial.files.keys() - final.files.keys())
-    files = [
-        _file_state(path, node, initial.files.get(path))
-        for path, node in sorted(final.files.items())
-    ]
     return State(
         files=(*files, *(FileState(path, "absent") for path in gone)),
         users=tuple(_user_state(name, final, name not in initial.people) for name in final.people),
@@ -171,21 +155,19 @@ def expected_state(initial: World, final: World) -> State:
     )
 
 
-def _file_state(path: str, node: Node, before: Node | None) -> FileState:
+def _file_state(path: str, node: Node, initial: World) -> FileState:
     """Only files have contents; modification times count only where they were changed."""
-    is_new_time = before is None or before.mtime_s != node.mtime_s
-    seen = {
-        "content": node.content if node.kind == "file" else None,
-        "mtime_s": node.mtime_s if is_new_time else None,
-    }
-    return FileState(path, **{**vars(node), **seen})
+    seen = dict(vars(node))
+    if node.kind != "file":
+        seen["content"] = None
+    if path in initial.files and initial.files[path].mtime_s == node.mtime_s:
+        seen["mtime_s"] = None
+    return FileState(path, **seen)
 
 
 def _user_state(name: str, world: World, is_new: bool) -> UserState:
     """Of a new user the task's own groups say who is in them: `adduser` adds it to another too."""
     known = dict(vars(world.people[name]))
     days = dict(zip(AGING, known.pop("aging"), strict=True))
-    teams = None
-    if not is_new:
-        teams = tuple(sorted(t for t in world.teams if name in world.teams[t].members))
-    return UserState(name, groups=teams, **known, **days)
+    teams = tuple(sorted(t for t in world.teams if name in world.teams[t].members))
+    return UserState(name, groups=None if is_new else teams, **known, **days)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from agentpeft.envs.os_interaction.sandboxes.protocol import FrozenFiles
+from agentpeft.envs.os_interaction.sandboxes.sandbox import FrozenFiles
 
 _MAX_BYTES = 2**20
 _NUMBER = re.compile(r"[0-9]{1,10}")

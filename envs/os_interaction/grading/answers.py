@@ -81,33 +81,26 @@ def _is_same_number(answer: str, value: str) -> bool:
     return is_same_written_number(answer.replace(",", ""), value.replace(",", ""))
 
 
-@dataclass(frozen=True)
-class _Size:
-    """A size as written: its bytes, and how many a step of its last digit is (0: it is exact)."""
-
-    num_bytes: Fraction
-    step: Fraction
-
-
 def _is_same_size(answer: str, value: str) -> bool:
     """Returns whether a size is the expected one, as far as the coarser of the two tells.
 
     du rounds up and others to the nearest, so they may differ by less than one step of the last
     digit (`4.0K` is 4,096 bytes, and not `4.1K`), and by 2.5 % at most (`2M` is not `1.5M`).
     """
-    return any(
-        first.num_bytes == second.num_bytes
-        or (
-            abs(first.num_bytes - second.num_bytes) < max(first.step, second.step)
-            and abs(first.num_bytes - second.num_bytes) <= _SIZE_TOLERANCE * second.num_bytes
-        )
-        for first in _compute_sizes(answer)
-        for second in _compute_sizes(value)[:1]
-    )
+    for expected, expected_step in _compute_sizes(value)[:1]:
+        for num_bytes, step in _compute_sizes(answer):
+            difference = abs(num_bytes - expected)
+            is_near = difference <= _SIZE_TOLERANCE * expected
+            if difference == 0 or (is_near and difference < max(step, expected_step)):
+                return True
+    return False
 
 
-def _compute_sizes(text: str) -> list[_Size]:
-    """Returns what a size may mean: with units of 1,024, then of 1,000 where kB or k is written."""
+def _compute_sizes(text: str) -> list[tuple[Fraction, Fraction]]:
+    """Returns what a size may mean: its bytes, and those of a step of its last digit (0: exact).
+
+    First with units of 1,024, then of 1,000 where kB or k is written.
+    """
     match = _SIZE.fullmatch(text)
     if match is None:
         return []
@@ -115,4 +108,4 @@ def _compute_sizes(text: str) -> list[_Size]:
     power = "KMGT".index(unit.upper()) + 1 if unit else 0
     bases = (1024, 1000) if (byte or unit == "k") and not binary else (1024,)
     last_digit = Fraction(1, 10 ** len(decimals)) if power else Fraction(0)
-    return [_Size(Fraction(number) * base**power, last_digit * base**power) for base in bases]
+    return [(Fraction(number) * base**power, last_digit * base**power) for base in bases]

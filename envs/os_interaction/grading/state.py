@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agentpeft.envs.os_interaction.grading.accounts import Accounts, User, read_accounts
-from agentpeft.envs.os_interaction.sandboxes.protocol import FileStat, FrozenFiles
+from agentpeft.envs.os_interaction.grading.accounts import Accounts, read_accounts
+from agentpeft.envs.os_interaction.sandboxes.sandbox import FileStat, FrozenFiles
 
 Kind = Literal["file", "directory", "symlink", "absent"]
 Match = Literal["text", "lines", "script"]
@@ -131,17 +131,15 @@ def _user_differences(wanted: UserState, accounts: Accounts) -> Iterator[str]:
     secrets = (wanted.is_locked, *(vars(wanted)[field] for field in AGING))
     if not user.is_in_shadow and secrets.count(None) < len(secrets):
         yield f"{name} line in /etc/shadow is missing"
-    for field in ("home", "shell", "comment", "is_locked"):
-        yield from _differ(f"{name} {field}", vars(wanted)[field], _user_field(user, field))
-    for field, days in zip(AGING, user.aging, strict=True):
-        yield from _differ(f"{name} {field}", vars(wanted)[field], -1 if days is None else days)
-
-
-def _user_field(user: User, field: str) -> str | bool:
-    if field == "comment":
-        return user.comment.rstrip(",")  # adduser ends it with commas
-    known: dict[str, str | bool] = {"home": user.home, "shell": user.shell}
-    return known.get(field, user.is_locked)
+    got: dict[str, object] = {
+        "home": user.home,
+        "shell": user.shell,
+        "comment": user.comment.rstrip(","),  # adduser ends it with commas
+        "is_locked": user.is_locked,
+    }
+    got |= {f: -1 if days is None else days for f, days in zip(AGING, user.aging, strict=True)}
+    for field, value in got.items():
+        yield from _differ(f"{name} {field}", vars(wanted)[field], value)
 
 
 def _group_differences(wanted: GroupState, accounts: Accounts) -> Iterator[str]:
@@ -189,25 +187,23 @@ def _content_differences(path: str, wanted: str, match: Match, files: FrozenFile
 def _owner_differences(wanted: FileState, stat: FileStat, accounts: Accounts) -> Iterator[str]:
     uids = {name: user.uid for name, user in accounts.users.items()} | {"root": 0}
     gids = {name: group.gid for name, group in accounts.groups.items()} | {"root": 0}
-    for what, name, ids, got in (
-        ("owner", wanted.owner, uids, stat.uid),
-        ("group", wanted.group, gids, stat.gid),
-    ):
-        if name is not None and ids.get(name) != got:
-            yield f"{what} of {wanted.path} must be {name}, is number {got}"
+    if wanted.owner is not None and uids.get(wanted.owner) != stat.uid:
+        yield f"owner of {wanted.path} must be {wanted.owner}, is number {stat.uid}"
+    if wanted.group is not None and gids.get(wanted.group) != stat.gid:
+        yield f"group of {wanted.path} must be {wanted.group}, is number {stat.gid}"
 
 
 def _script_lines(text: str) -> list[list[str]]:
+    """Returns the words of each command, however they are quoted."""
     lines = (line.strip().rstrip(";").strip() for line in text.split("\n"))
-    return [_shell_words(line) for line in lines if line and not line.startswith("#")]
-
-
-def _shell_words(line: str) -> list[str]:
-    """Returns the words of a command, however they are quoted."""
-    try:
-        return shlex.split(line)
-    except ValueError:  # an open quote
-        return line.split()
+    commands = []
+    for line in lines:
+        if line and not line.startswith("#"):
+            try:
+                commands.append(shlex.split(line))
+            except ValueError:  # an open quote
+                commands.append(line.split())
+    return commands
 
 
 _NORMAL_FORMS: dict[Match, Callable[[str], object]] = {

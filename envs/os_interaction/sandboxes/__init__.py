@@ -7,7 +7,7 @@ import sys
 from typing import Literal
 
 from agentpeft.envs.core.errors import EnvFault, check_choice
-from agentpeft.envs.os_interaction.sandboxes.protocol import (
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
     CommandResult,
     FileStat,
     FrozenFiles,

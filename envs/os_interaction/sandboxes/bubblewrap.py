@@ -20,21 +20,14 @@ from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError
 from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess
 from agentpeft.envs.os_interaction.sandboxes.identity import find_identity
 from agentpeft.envs.os_interaction.sandboxes.images import prepare_root
-from agentpeft.envs.os_interaction.sandboxes.protocol import (
-    CommandResult,
-    SandboxLimits,
-)
-from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
-    ServedSandbox,
-    read_result,
-)
+from agentpeft.envs.os_interaction.sandboxes.sandbox import CommandResult, Sandbox, SandboxLimits
 
 _MAX_HELD_BYTES = 16 << 20
 _RELEASE_S = 0.5
 _log = logging.getLogger(__name__)
 
 
-class BubblewrapSandbox(ServedSandbox):
+class BubblewrapSandbox(Sandbox):
     """A `Sandbox` by overlay, namespaces and bubblewrap; see docs/environments/os_sandboxes.md.
 
     One helper process and its cgroups are kept from episode to episode; `close` or the end of this
@@ -46,9 +39,11 @@ class BubblewrapSandbox(ServedSandbox):
 
         Raises: EnvFault with what to install.
         """
-        self.limits = limits or SandboxLimits()
+        super().__init__(limits, image)
         self._image = image
-        self._bwrap = _find_bubblewrap()
+        self._bwrap = shutil.which("bwrap")
+        if self._bwrap is None:
+            raise EnvFault("no bubblewrap: apt-get install bubblewrap uidmap")
         self._identity = find_identity()
         self._owner_pid = os.getpid()
         self._helper: HelperProcess | None = None
@@ -57,7 +52,7 @@ class BubblewrapSandbox(ServedSandbox):
 
     def reset(self) -> None:
         """See `Sandbox.reset`."""
-        self._files = None
+        super().reset()
         if self._helper is None:
             self._start()
         self.ask("reset")
@@ -67,17 +62,11 @@ class BubblewrapSandbox(ServedSandbox):
             self._start()
             self.ask("reset")
 
-    def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
-        return read_result(self.ask("check", command, script, timeout_s, timeout_s=timeout_s))
-
-    def _make_checker(self) -> "BubblewrapSandbox":
-        return BubblewrapSandbox(self.limits, self._image)
-
     def close(self) -> None:
         """See `Sandbox.close`. In a forked child it does nothing."""
         if os.getpid() != self._owner_pid:
             return
-        self._close_checker()
+        super().close()
         if self._helper:
             self._helper.close()
             self._helper = None
@@ -87,7 +76,7 @@ class BubblewrapSandbox(ServedSandbox):
             atexit.unregister(self.close)
 
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
-        """Returns the helper's answer; None if memory ran out under it. Raises: EnvFault."""
+        """See `Sandbox.ask`; None if memory ran out under it. Raises: EnvFault."""
         if self._helper is None:
             raise EnvFault(f"a sandbox must be reset before {operation!r}")
         try:
@@ -96,19 +85,23 @@ class BubblewrapSandbox(ServedSandbox):
             self.close()
             raise
 
+    def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
+        answer = self.ask("check", command, script, timeout_s, timeout_s=timeout_s)
+        return CommandResult.read(answer)
+
     def _holds_memory(self) -> bool:
         """Returns whether memory is still charged beyond that of an empty episode."""
         assert self._cgroups  # noqa: S101 (`_start` has made them)
-        held_bytes = self._cgroups.measure_held_bytes()
-        if self._first_held_bytes is None:
-            self._first_held_bytes = held_bytes
         deadline_s = time.monotonic() + _RELEASE_S  # the kernel frees some of it later
-        while held_bytes > self._first_held_bytes + _MAX_HELD_BYTES:
+        while True:
+            held_bytes = self._cgroups.measure_held_bytes()
+            if self._first_held_bytes is None:
+                self._first_held_bytes = held_bytes
+            if held_bytes <= self._first_held_bytes + _MAX_HELD_BYTES:
+                return False
             if time.monotonic() > deadline_s:
                 return True
             time.sleep(0.01)
-            held_bytes = self._cgroups.measure_held_bytes()
-        return False
 
     def _start(self) -> None:
         self._first_held_bytes = None
@@ -116,21 +109,9 @@ class BubblewrapSandbox(ServedSandbox):
         self._cgroups = Cgroups(self.limits)
         atexit.register(self.close)
         descriptors = self._cgroups.descriptors
-        config: dict[str, object] = {
-            **vars(self.limits),
-            "folder": str(folder),
-            "bwrap": self._bwrap,
-            "cgroups": descriptors,
-        }
+        config = {"folder": str(folder), "bwrap": self._bwrap, "cgroups": descriptors}
         try:
-            self._helper = HelperProcess(config, self._identity, descriptors)
+            self._helper = HelperProcess(vars(self.limits) | config, self._identity, descriptors)
         except BaseException:
             self.close()
             raise
-
-
-def _find_bubblewrap() -> str:
-    path = shutil.which("bwrap")
-    if not path:
-        raise EnvFault("no bubblewrap: apt-get install bubblewrap uidmap")
-    return path

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 from agentpeft.envs.system.processes import identify_process
 
 _PREFIX = "agentpeft-os-"
@@ -130,14 +130,10 @@ def _remove(path: Path) -> None:
         except FileNotFoundError:
             return
         except OSError:
-            _kill_all(path)
+            with suppress(OSError):
+                for pid in (path / "cgroup.procs").read_text().split():
+                    if pid != "0":  # one of another process namespace
+                        os.kill(int(pid), signal.SIGKILL)
             time.sleep(0.02)  # the last process is still on its way out
         else:
             return
-
-
-def _kill_all(path: Path) -> None:
-    with suppress(OSError):
-        for pid in (path / "cgroup.procs").read_text().split():
-            if pid != "0":  # one of another process namespace
-                os.kill(int(pid), signal.SIGKILL)

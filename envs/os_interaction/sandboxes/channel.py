@@ -13,6 +13,11 @@ from typing import Any
 from agentpeft.envs.core.errors import EnvFault
 
 _PACKAGE = __name__.rpartition(".")[0] + ".inside"
+_MODULES = (
+    *("kernel", "root_files", "served_files", "children", "left_pipes", "live_processes"),
+    "shell",
+)
+"""In the order in which they import one another."""
 _ANSWER_TIMEOUT_S = 120.0
 _MAX_WAIT_S = 1_000_000.0
 """About what `poll` takes, in milliseconds."""
@@ -92,11 +97,11 @@ def is_readable(descriptor: int, timeout_s: float) -> bool:
     return bool(poll.poll(min(timeout_s, _MAX_WAIT_S) * 1000))
 
 
-def compose_program(*modules: str) -> str:
-    """Returns a Python program of some of `inside`'s modules that runs the last one's `main`.
+def compose_program(main: str) -> str:
+    """Returns a Python program of `inside`'s modules that runs the `main` of one of them.
 
     It needs no package installed, and imports none: it starts in 30 ms.
     """
     folder = Path(__file__).parent / "inside"
-    sources = [(name, (folder / f"{name}.py").read_text()) for name in modules]
+    sources = [(name, (folder / f"{name}.py").read_text()) for name in (*_MODULES, main)]
     return _PROGRAM.format(package=_PACKAGE, sources=sources)

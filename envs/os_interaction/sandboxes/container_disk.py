@@ -9,40 +9,37 @@ less than a look hand on to one another.
 """
 
 import errno
+import math
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 
 _BLOCK_BYTES = 512
-_MAX_PATH_BYTES = 200
-"""How far a path goes before its directory is opened: the kernel walks each from its start."""
-_MAX_OPENED = 64
-"""Directories held open on the way to one; nobody needs paths longer than all this."""
+_MAX_PATH_BYTES = 1000
+"""Nobody needs longer ones, and the kernel walks each from its start."""
 _MAX_HELD = 100_000
 """Descriptors and mappings that a look goes through."""
 _MAX_LOOKS_IN_FLIGHT = 5
 """Descriptors on their way through a socket cannot be measured; a receiver takes them at once."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OWN_LACKS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
-class _PassOver:
+class _PassOver(AbstractContextManager[None]):
     """Ignores errors by which the container hides a file or process while it is looked at.
 
     Errors that this process is short of descriptors or memory are raised: it may miss files.
     """
 
-    def __enter__(self) -> None:
-        pass
-
     def __exit__(self, kind: object, error: object, traceback: object) -> bool:
         return isinstance(error, OSError) and error.errno not in _OWN_LACKS
 
 
-_OWN_LACKS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _PASS_OVER = _PassOver()
 
 
@@ -63,39 +60,33 @@ class ContainerDisk:
             if is_it and os.access(f"/proc/{pid}/fd", os.R_OK):
                 self._first_process = pid
         self._num_looks_in_flight = 0
-        self._max_bytes = limits.disk_mib << 20
-        self._max_inodes = limits.num_inodes
-        start = _Usage(None, None)
-        self._count(start)
-        self._max_bytes += start.num_bytes
-        self._max_inodes += start.num_inodes
+        start = self._count(_Usage())
+        self._max_bytes = start.num_bytes + (limits.disk_mib << 20)
+        self._max_inodes = start.num_inodes + limits.num_inodes
 
     def is_over(self) -> bool:
         """Returns whether the episode's files are more or larger than they may be."""
-        usage = _Usage(self._max_bytes, self._max_inodes)
-        self._count(usage)
+        usage = self._count(_Usage(self._max_bytes, self._max_inodes))
         self._num_looks_in_flight = self._num_looks_in_flight + 1 if usage.num_in_flight else 0
         return usage.is_over or self._num_looks_in_flight >= _MAX_LOOKS_IN_FLIGHT
 
-    def _count(self, usage: "_Usage") -> None:
+    def _count(self, usage: "_Usage") -> "_Usage":
+        devices = set()  # whose files are on the disk, and not in memory
         for place in self._places:
-            _count_tree(place, usage)
-        if self._first_process:
-            _count_held(self._first_process, self._find_devices(), usage)
-
-    def _find_devices(self) -> set[int]:
-        """Returns the devices whose files are on the disk, and not in memory."""
-        devices = set()
-        for path in (*self._places, f"/proc/{self._first_process}/root"):
             with _PASS_OVER:
-                devices.add(Path(path).stat().st_dev)
-        return devices
+                usage.add_tree(place)
+                devices.add(os.stat(place).st_dev)  # noqa: PTH116
+        if self._first_process:
+            with _PASS_OVER:
+                devices.add(os.stat(f"/proc/{self._first_process}/root").st_dev)  # noqa: PTH116
+            usage.add_held(self._first_process, devices)
+        return usage
 
 
 class _Usage:
-    """Sums of a look; None for a limit: there is none."""
+    """The sums of a look."""
 
-    def __init__(self, max_bytes: int | None, max_inodes: int | None) -> None:
+    def __init__(self, max_bytes: float = math.inf, max_inodes: float = math.inf) -> None:
         self._max_bytes = max_bytes
         self._max_inodes = max_inodes
         self._seen: set[int] = set()
@@ -107,11 +98,8 @@ class _Usage:
 
     @property
     def is_over(self) -> bool:
-        return (
-            self.is_too_much
-            or (self._max_bytes is not None and self.num_bytes > self._max_bytes)
-            or (self._max_inodes is not None and self.num_inodes > self._max_inodes)
-        )
+        is_more = self.num_bytes > self._max_bytes or self.num_inodes > self._max_inodes
+        return self.is_too_much or is_more
 
     def add(self, status: os.stat_result) -> None:
         """Counts a file, once for all its names and holders."""
@@ -122,71 +110,48 @@ class _Usage:
         self.num_inodes += 1
         self.num_bytes += status.st_blocks * _BLOCK_BYTES
 
-
-def _count_tree(top: str, usage: _Usage) -> None:
-    """Counts what is at and below a path, however deep: no recursion, no path over 4,095 bytes.
-
-    `opened` has the directories that paths are relative to, each with those left to be visited.
-    """
-    # A deep tree is walked in stages: a path is kept below `_MAX_PATH_BYTES` from a directory that
-    # is open, and from where it would be longer, the next directory is opened.
-    opened: list[tuple[int, list[str]]] = []
-    try:
-        with _PASS_OVER:
-            if not stat.S_ISDIR((status := os.lstat(top)).st_mode):
-                usage.add(status)
-                return
-            opened.append((os.open(top, _DIRECTORY), ["."]))
-        while opened and not usage.is_over:
-            base, paths = opened[-1]
-            if not paths:
-                os.close(opened.pop()[0])
-                continue
-            path = paths.pop()
-            if len(os.fsencode(path)) <= _MAX_PATH_BYTES:
-                paths += _count_directory(base, path, usage)
-            elif len(opened) == _MAX_OPENED:
-                usage.is_too_much = True
-            else:
-                with _PASS_OVER:
-                    opened.append((os.open(path, _DIRECTORY, dir_fd=base), ["."]))
-    finally:
-        for descriptor, _ in opened:
-            os.close(descriptor)
-
-
-def _count_directory(base: int, path: str, usage: _Usage) -> Iterator[str]:
-    """Counts what is in a directory, and yields the directories among it."""
-    with _PASS_OVER:
-        directory = os.open(path, _DIRECTORY, dir_fd=base)
-        try:
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    with _PASS_OVER:
-                        usage.add(entry.stat(follow_symlinks=False))
-                        if entry.is_dir(follow_symlinks=False):
-                            yield f"{path}/{entry.name}"
-                    if usage.is_over:
-                        return
-        finally:
-            os.close(directory)
-
-
-def _count_held(first_process: int, devices: set[int], usage: _Usage) -> None:
-    """Counts the files without a name that a process and its descendants hold."""
-    for i, path in enumerate(_list_held(first_process)):
-        if i == _MAX_HELD:
-            usage.is_too_much = True
-        if usage.is_over:
+    def add_tree(self, top: str) -> None:
+        """Counts what is at and below a path. Raises: OSError if nothing is there."""
+        if not stat.S_ISDIR((status := os.lstat(top)).st_mode):
+            self.add(status)
             return
-        if not path:
-            continue
-        with _PASS_OVER:
-            status = os.stat(path)  # noqa: PTH116 (of many; a Path would cost as much again)
-            if stat.S_ISSOCK(status.st_mode):
-                usage.num_in_flight += _count_in_flight(path)
-            elif stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_dev in devices:
-                usage.add(status)
+        pending = [top]  # no recursion: a tree may be deep
+        while pending and not self.is_over:
+            folder = pending.pop()
+            self.is_too_much |= len(os.fsencode(folder)) - len(top) > _MAX_PATH_BYTES
+            with _PASS_OVER:
+                directory = os.open(folder, _DIRECTORY)
+                try:
+                    pending += self._add_entries(directory, folder)
+                finally:
+                    os.close(directory)
+
+    def _add_entries(self, directory: int, path: str) -> Iterator[str]:
+        """Counts what is in a directory, and yields the directories among it."""
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                with _PASS_OVER:
+                    self.add(entry.stat(follow_symlinks=False))
+                    if entry.is_dir(follow_symlinks=False):
+                        yield f"{path}/{entry.name}"
+                if self.is_over:
+                    return
+
+    def add_held(self, first_process: int, devices: set[int]) -> None:
+        """Counts the files without a name that a process and its descendants hold."""
+        for i, path in enumerate(_list_held(first_process)):
+            self.is_too_much |= i == _MAX_HELD
+            if self.is_over:
+                return
+            if not path:
+                continue
+            with _PASS_OVER:
+                status = os.stat(path)  # noqa: PTH116 (of many; a Path would cost as much again)
+                if stat.S_ISSOCK(status.st_mode):
+                    self.num_in_flight += _count_in_flight(path)
+                is_unlinked = stat.S_ISREG(status.st_mode) and not status.st_nlink
+                if is_unlinked and status.st_dev in devices:
+                    self.add(status)
 
 
 def _list_held(first_process: int) -> Iterator[str]:
@@ -215,10 +180,10 @@ def _find_mapping(thread: str, line: str) -> str:
     return f"/proc/{thread}/map_files/{start:x}-{end:x}"
 
 
-def _list_names(folder: str) -> Sequence[str]:
+def _list_names(folder: str) -> list[str]:
     with _PASS_OVER:
         return os.listdir(folder)  # noqa: PTH208 (names only)
-    return ()
+    return []
 
 
 def _read_lines(path: str) -> list[str]:
@@ -231,8 +196,5 @@ def _read_lines(path: str) -> list[str]:
 def _count_in_flight(path: str) -> int:
     """Returns how many descriptors wait in a socket, named by its link in a folder `fd`."""
     folder, _, number = path.rpartition("/fd/")
-    for line in _read_lines(f"{folder}/fdinfo/{number}"):
-        name, _, value = line.partition(":")
-        if name == "scm_fds":
-            return int(value)
-    return 0
+    lines = _read_lines(f"{folder}/fdinfo/{number}")
+    return sum(int(line.split(":")[1]) for line in lines if line.startswith("scm_fds:"))

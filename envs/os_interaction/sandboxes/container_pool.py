@@ -21,7 +21,7 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
 from agentpeft.envs.os_interaction.sandboxes.container_disk import ContainerDisk
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
 from agentpeft.envs.os_interaction.sandboxes.inside.kernel import CAPABILITIES, USER_LIMITS
-from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 from agentpeft.envs.system.containers import (
     DOCKER_ERRORS,
     connect,
@@ -33,11 +33,7 @@ from agentpeft.envs.system.containers import (
 from agentpeft.envs.system.processes import identify_process
 
 LABEL = "agentpeft.os_interaction"
-_MODULES = (
-    *("kernel", "served_files", "children", "left_pipes", "live_processes", "shell"),
-    "container_init",
-)
-_PROGRAM = compose_program(*_MODULES)
+_PROGRAM = compose_program("container_init")
 _LOADER = "import json, sys; exec(json.loads(sys.stdin.readline()))"
 """Reads the program from the channel, which keeps it out of the list of processes."""
 _MAX_AHEAD = 4
@@ -60,7 +56,11 @@ class EpisodeContainer:
             self.channel = Channel(self._socket.sendall, self._receive)
             self._container.start()
             self.channel.write_line(json.dumps(_PROGRAM))
-            self._need_shell()
+            # Has the first shell started. One that does not start later is the agent's doing.
+            timeout_s = _START_TIMEOUT_S
+            shell = self.channel.request("run", ":", timeout_s, timeout_s=timeout_s)
+            if not shell or shell["exit_code"] != 0:
+                raise OSError(shell["output"] if shell else "no memory for a shell")
             self._container.reload()  # so that its process is known
             self.disk = ContainerDisk(self._container.attrs, limits)
         except (*DOCKER_ERRORS, ChannelClosedError, OSError) as error:
@@ -69,12 +69,6 @@ class EpisodeContainer:
                 f"cannot make a container ({one_line(error)}): the image needs /bin/bash and "
                 "Python 3.9 at /usr/bin/python3"
             ) from None
-
-    def _need_shell(self) -> None:
-        """Has the first shell started. One that does not start later is the agent's doing."""
-        result = self.channel.request("run", ":", _START_TIMEOUT_S, timeout_s=_START_TIMEOUT_S)
-        if not result or result["exit_code"] != 0:
-            raise OSError(result["output"] if result else "no memory for a shell")
 
     def kill(self) -> None:
         """Ends every process, which closes the channel. Thread-safe."""
@@ -93,10 +87,10 @@ class EpisodeContainer:
         """Returns what process 1 has written, without the frames that the daemon puts it in."""
         while True:
             if len(self._frames) >= 8:
-                size = struct.unpack(">I", self._frames[4:8])[0]
-                if len(self._frames) >= 8 + size:
-                    data = bytes(self._frames[8 : 8 + size])
-                    del self._frames[: 8 + size]
+                end = 8 + struct.unpack(">I", self._frames[4:8])[0]
+                if len(self._frames) >= end:
+                    data = bytes(self._frames[8:end])
+                    del self._frames[:end]
                     return data
             if not is_readable(self._socket.fileno(), timeout_s):
                 return b""
@@ -115,6 +109,7 @@ class ContainerPool:
     def __init__(self, limits: SandboxLimits, image: str | None, runtime: str | None) -> None:
         """Raises: EnvFault, SettingsError."""
         self._limits = limits
+        self._image = image
         self._key = (limits, image, runtime, os.getpid())
         self._owner_pid = os.getpid()
         self._num_users = 0
@@ -122,7 +117,6 @@ class ContainerPool:
         self._client = connect()
         remove_leftovers(self._client, LABEL)
         self._settings = _compose_settings(limits, image or DEFAULT_IMAGE, runtime)
-        self._image = image
 
     @classmethod
     def share(
@@ -157,15 +151,11 @@ class ContainerPool:
             while len(self._ready) < num_ahead:
                 self._ready.append(self._executor.submit(self._make))
             future = self._ready.popleft()
-        container = future.result()
-        with self._lock:
-            self._used.add(container)
-        return container
+        return future.result()
 
     def discard(self, container: EpisodeContainer) -> None:
         """Removes a container in the background."""
         with self._lock:
-            self._used.discard(container)
             if self._is_open:
                 self._executor.submit(self._remove, container)
 
@@ -188,7 +178,6 @@ class ContainerPool:
         else:
             need_image(self._client, self._image)
         self._ready: deque[Future[EpisodeContainer]] = deque()
-        self._used: set[EpisodeContainer] = set()
         self._alive: set[EpisodeContainer] = set()
         self._executor = ThreadPoolExecutor(_MAX_AHEAD, "containers")
         atexit.register(self._close)
@@ -218,9 +207,7 @@ class ContainerPool:
         """Ends episodes over their disk limit, where the file system has no quota to do so."""
         while self._is_open:
             time.sleep(_WATCH_S)
-            with self._lock:
-                used = list(self._used)
-            for container in used:
+            for container in list(self._alive):
                 if container.disk.is_over():
                     container.kill()
 

@@ -5,21 +5,11 @@ from typing import Any
 from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError, Refusal
 from agentpeft.envs.os_interaction.sandboxes.container_pool import ContainerPool, EpisodeContainer
-from agentpeft.envs.os_interaction.sandboxes.live_checks import (
-    MAX_CHANGED_BYTES,
-    VIEW,
-)
-from agentpeft.envs.os_interaction.sandboxes.protocol import (
-    CommandResult,
-    SandboxLimits,
-)
-from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
-    ServedSandbox,
-    read_result,
-)
+from agentpeft.envs.os_interaction.sandboxes.live_checks import MAX_CHANGED_BYTES, VIEW
+from agentpeft.envs.os_interaction.sandboxes.sandbox import CommandResult, Sandbox, SandboxLimits
 
 
-class DockerSandbox(ServedSandbox):
+class DockerSandbox(Sandbox):
     """A `Sandbox` with a new container for each episode; see docs/environments/os_sandboxes.md.
 
     Sandboxes of one process with the same settings share a pool of containers made ahead of use.
@@ -36,42 +26,22 @@ class DockerSandbox(ServedSandbox):
 
         Raises: EnvFault if no daemon answers.
         """
-        self.limits = limits or SandboxLimits()
-        self._settings = (self.limits, image, runtime)
+        super().__init__(limits, image, runtime)
         self._pool: ContainerPool | None = ContainerPool.share(*self._settings)
         self._container: EpisodeContainer | None = None
 
     def reset(self) -> None:
         """See `Sandbox.reset`."""
-        self._files = None
+        super().reset()
         self.has_lost_files = False
         if self._pool and self._pool.is_broken:
             self.close()
         self._pool = self._pool or ContainerPool.share(*self._settings)
         self._replace(self._pool)
 
-    def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
-        try:
-            files = self.ask("list_changes", MAX_CHANGED_BYTES)
-        except Refusal as refusal:
-            return CommandResult(str(refusal), None)
-        assert self._pool  # noqa: S101 (`ask` has raised without one)
-        pool, container = self._pool, self._pool.take()
-        try:
-            why = container.channel.request("apply_changes", files, *VIEW, script)
-            if why:
-                return CommandResult(why, None)
-            answer = container.channel.request("run", command, timeout_s, timeout_s=timeout_s)
-            return read_result(answer)
-        finally:
-            pool.discard(container)
-
-    def _make_checker(self) -> "DockerSandbox":
-        return DockerSandbox(*self._settings)
-
     def close(self) -> None:
         """See `Sandbox.close`."""
-        self._close_checker()
+        super().close()
         pool, self._pool = self._pool, None
         container, self._container = self._container, None
         if pool and container:
@@ -80,7 +50,7 @@ class DockerSandbox(ServedSandbox):
             pool.release()
 
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
-        """Returns the answer of the container's process 1; None if it has ended under a command.
+        """See `Sandbox.ask`; None if process 1 has ended under a command.
 
         Raises: EnvFault, Refusal.
         """
@@ -95,6 +65,22 @@ class DockerSandbox(ServedSandbox):
             self.has_lost_files = True
             container = self._replace(self._pool)
         return None if operation == "run" else container.channel.request(operation, *arguments)
+
+    def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
+        try:
+            files = self.ask("list_changes", MAX_CHANGED_BYTES)
+        except Refusal as refusal:
+            return CommandResult(str(refusal), None)
+        assert self._pool  # noqa: S101 (`ask` has raised without one)
+        pool, container = self._pool, self._pool.take()
+        try:
+            why = container.channel.request("apply_changes", files, *VIEW, script)
+            if why:
+                return CommandResult(why, None)
+            answer = container.channel.request("run", command, timeout_s, timeout_s=timeout_s)
+            return CommandResult.read(answer)
+        finally:
+            pool.discard(container)
 
     def _replace(self, pool: ContainerPool) -> EpisodeContainer:
         if self._container:

@@ -13,10 +13,6 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
 from agentpeft.envs.os_interaction.sandboxes.identity import Identity
 from agentpeft.envs.system import processes
 
-_MODULES = (
-    *("kernel", "root_files", "served_files", "children", "left_pipes", "live_processes", "shell"),
-    "bubblewrap_helper",
-)
 _START_TIMEOUT_S = 60.0
 
 
@@ -25,7 +21,7 @@ class HelperProcess:
 
     def __init__(self, config: dict[str, object], identity: Identity, pass_fds: list[int]) -> None:
         """Raises: EnvFault with what the kernel refuses."""
-        command = [sys.executable, "-I", "-S", "-c", compose_program(*_MODULES)]
+        command = [sys.executable, "-I", "-S", "-c", compose_program("bubblewrap_helper")]
         self._process = processes.start(command, pipes=processes.PIPE, pass_fds=pass_fds)
         assert self._process.stdin  # noqa: S101 (for the type checker)
         assert self._process.stdout  # noqa: S101

@@ -4,8 +4,6 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from agentpeft.envs.core.errors import EnvFault, SettingsError
@@ -18,7 +16,6 @@ IMAGE_FOLDER = Path(__file__).parents[1] / "image"
 DEFAULT_IMAGE = "agentpeft/os-interaction"
 """The default image's name in docker; `image/Dockerfile` makes it."""
 _LAYOUT = "4"
-_CHUNK_BYTES = 1 << 20
 _SETTLE_S = 0.3
 """Least age of an image at an episode's start: later times of change are the episode's."""
 
@@ -29,8 +26,11 @@ def prepare_root(image: str | None, identity: Identity) -> Path:
     `image` is a tar's path, the name of an image that docker has, or None for the default one.
     Raises: EnvFault, SettingsError.
     """
-    cache = find_cache()
-    with _locked(cache):
+    import fcntl  # not on Windows, where docker needs other things of this module
+
+    cache = _find_cache()
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         tar = _find_tar(cache, image)
         key = f"{_hash_file(cache, tar)}-{identity.first_uid}-{identity.first_gid}-{_LAYOUT}"
         unpacked = cache / "unpacked"
@@ -41,7 +41,7 @@ def prepare_root(image: str | None, identity: Identity) -> Path:
     return folder
 
 
-def find_cache() -> Path:
+def _find_cache() -> Path:
     """Returns the folder of unpacked images; the ids of sandboxes must reach into root's."""
     if os.geteuid() == 0:
         base = Path("/var/cache")
@@ -52,24 +52,15 @@ def find_cache() -> Path:
     return cache
 
 
-@contextmanager
-def _locked(cache: Path) -> Iterator[None]:
-    import fcntl  # not on Windows, where docker needs other things of this module
-
-    with (cache / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _find_tar(cache: Path, image: str | None) -> Path:
     image = image or os.environ.get("AGENTPEFT_OS_TAR")
-    if image and Path(image).is_file():
+    if not image:
+        return _make_default(cache)
+    if Path(image).is_file():
         return Path(image)
-    if image and (image.endswith(".tar") or "/" in image[:1]):
+    if image.endswith(".tar") or image.startswith("/"):
         raise SettingsError(f"no such image file: {image!r}")
-    if image:
-        return _export_from_docker(cache, image)
-    return _make_default(cache)
+    return _export_from_docker(cache, image)
 
 
 def _export_from_docker(cache: Path, image: str) -> Path:
@@ -104,10 +95,8 @@ def _hash_file(cache: Path, path: Path) -> str:
     facts = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
     note = cache / f"hash-{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
     if not note.exists():
-        digest = hashlib.sha256()
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+            digest = hashlib.file_digest(file, "sha256")
         write_file(note, digest.hexdigest()[:32].encode())
     return note.read_text()
 

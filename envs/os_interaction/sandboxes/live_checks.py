@@ -14,7 +14,7 @@ import re
 import secrets
 import shlex
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from agentpeft.envs.os_interaction.sandboxes.channel import Refusal
 from agentpeft.envs.os_interaction.sandboxes.inside.root_files import (
@@ -23,7 +23,12 @@ from agentpeft.envs.os_interaction.sandboxes.inside.root_files import (
     NAMED,
     START_FILES,
 )
-from agentpeft.envs.os_interaction.sandboxes.protocol import CommandResult, TrustedScript
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
+    CHECK_ENVIRONMENT,
+    CommandResult,
+    Sandbox,
+    TrustedScript,
+)
 
 VIEW = (
     [f"/{path}" for path in (*FULL, *FILES)],
@@ -60,16 +65,6 @@ exec(compile(open(9).read(), "/dev/fd/9", "exec"), {{"__name__": "__main__"}})
 """
 
 
-class CheckTarget(Protocol):
-    """The part of a sandbox that a live check uses."""
-
-    def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
-        """Returns the answer of the process that serves it; None if it was killed."""
-
-    def run(self, command: str, timeout_s: float) -> CommandResult:
-        """Runs a command in its shell."""
-
-
 class _CheckEndedError(Exception):
     """The check has ended without an exit status."""
 
@@ -79,53 +74,37 @@ class _CheckEndedError(Exception):
 
 
 def run_live_check(
-    episode: CheckTarget,
-    checker: CheckTarget,
-    script: TrustedScript,
-    environment: str,
-    max_processes: int,
-    timeout_s: float,
+    episode: Sandbox, checker: Sandbox, script: TrustedScript, timeout_s: float
 ) -> CommandResult:
-    """Runs a script on a new machine while an episode's processes live.
+    """Runs a script on `checker`, which was just reset, while an episode's processes live.
 
-    Args:
-        episode: Where the agent has worked; its processes are left stopped.
-        checker: A machine that has just been reset, with the image's programs.
-        script: The check.
-        environment: Variables of the script, as one sets them in bash.
-        max_processes: How many placeholders the checker has room for.
-        timeout_s: For all, sleeping included.
-
-    Raises: EnvFault.
+    They are left stopped. `timeout_s` is for all, sleeping included. Raises: EnvFault.
     """
     try:
-        check = _LiveCheck(episode, checker, max_processes, time.monotonic() + timeout_s)
-        return check.run(script, environment)
+        return _LiveCheck(episode, checker, script, time.monotonic() + timeout_s).run()
     except _CheckEndedError as ended:
         return ended.result
 
 
 class _LiveCheck:
     def __init__(
-        self, episode: CheckTarget, checker: CheckTarget, max_processes: int, deadline_s: float
+        self, episode: Sandbox, checker: Sandbox, script: TrustedScript, deadline_s: float
     ) -> None:
         self._episode = episode
         self._checker = checker
-        self._max_processes = max_processes
+        self._script = script
         self._deadline_s = deadline_s
         self._files: dict[str, Any] | None = None
-        self._source = ""
 
-    def run(self, script: TrustedScript, environment: str) -> CommandResult:
-        self._source = script.source
+    def run(self) -> CommandResult:
         # In /dev, into which no link of the episode leads.
         folder = f"/dev/shm/check-{secrets.token_hex(12)}"  # noqa: S108 (a name that is not known)
         time.sleep(_SETTLE_S)
         # This is a first shell, numbered as the agent's is.
-        self._run(f"export {environment}", _START_TIMEOUT_S)
+        self._run(f"export {CHECK_ENVIRONMENT}", _START_TIMEOUT_S)
         self._bring_up_to_date()
         self._run(_PREPARE.format(folder=folder), _START_TIMEOUT_S)
-        start = _START.format(folder=folder, command=_compose(script))
+        start = _START.format(folder=folder, command=_compose(self._script))
         self._run(start, _START_TIMEOUT_S)
         while True:
             event = self._run('read -r event <&210; echo "$event"', self._left_s())
@@ -149,15 +128,16 @@ class _LiveCheck:
         processes = self._ask_episode("list_processes")
         if files is None or processes is None:
             raise _CheckEndedError("memory ran out while the episode's files were read")
-        if len(processes) > self._max_processes:
-            raise _CheckEndedError(f"the episode has more than {self._max_processes} processes")
+        max_processes = self._checker.limits.num_processes // 2  # what the checker has room for
+        if len(processes) > max_processes:
+            raise _CheckEndedError(f"the episode has more than {max_processes} processes")
         self._files, gone = files, None
         if before is not None:
             known = {change[0]: change for change in before["changes"]}
             changes = [change for change in files["changes"] if known.get(change[0]) != change]
             gone = sorted(set(before["paths"]) - set(files["paths"]), reverse=True)
             files = {"paths": [], "changes": changes, "links": files["links"]}
-        why = self._checker.ask("apply_changes", files, *VIEW, self._source, gone)
+        why = self._checker.ask("apply_changes", files, *VIEW, self._script.source, gone)
         if why:
             raise _CheckEndedError(why)
         self._checker.ask("update_placeholders", processes, before is None)

@@ -18,6 +18,8 @@ Blanks: TypeAlias = Mapping[str, str]
 """The words for the blanks in a family's phrasings and gold commands."""
 Value: TypeAlias = str | int | list[str]
 """The answer to a question; a list has a line for each element."""
+Draw: TypeAlias = Callable[[Scene], str]
+"""Draws the word for a blank."""
 
 ChangeT = TypeVar("ChangeT", bound=Callable[[Scene], Blanks])
 QuestionT = TypeVar("QuestionT", bound=Callable[[Scene], tuple[Blanks, Value]])
@@ -102,6 +104,17 @@ def question(
         return function
 
     return define
+
+
+def add_family(say: str, gold: str, do: Callable[..., object], **draws: Draw) -> None:
+    """Defines a family whose words are drawn one by one; `do` gets the scene and these words."""
+
+    def act(scene: Scene) -> tuple[Blanks, None]:
+        words = {name: draw(scene) for name, draw in draws.items()}
+        do(scene, *words.values())
+        return words, None
+
+    _define(say, [gold], (), act)
 
 
 def _define(

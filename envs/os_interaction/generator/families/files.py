@@ -1,17 +1,19 @@
 """Families about files and directories: making, moving, copying, linking, owners and modes."""
 
-from agentpeft.envs.os_interaction.generator.families.family import Blanks, family
+from collections.abc import Callable
+
+from agentpeft.envs.os_interaction.generator.families.family import (
+    Blanks,
+    Draw,
+    add_family,
+    family,
+)
 from agentpeft.envs.os_interaction.generator.scene import Scene, compute_noon
-from agentpeft.envs.os_interaction.generator.world import new_node
+from agentpeft.envs.os_interaction.generator.world import Node
 
 _MODES = ("600", "640", "660", "700", "750", "755")
 
-
-@family("mkdir {d}")
-def _mkdir(scene: Scene) -> Blanks:
-    d = scene.new_directory()
-    scene.make_directory(d)
-    return {"d": d}
+add_family("mkdir", "mkdir {d}", Scene.make_directory, d=Scene.new_directory)
 
 
 @family("mkdir -p {d}")
@@ -38,11 +40,7 @@ def _mkdir_mode(scene: Scene) -> Blanks:
     return {"d": d, "m": m}
 
 
-@family("touch {f}")
-def _touch(scene: Scene) -> Blanks:
-    f = scene.new()
-    scene.make_lines(f)
-    return {"f": f}
+add_family("touch", "touch {f}", Scene.make_lines, f=Scene.new)
 
 
 @family("touch {d}/{a}{x} {d}/{b}{x} {d}/{c}{x}")
@@ -72,94 +70,65 @@ def _touch_reference(scene: Scene) -> Blanks:
     return {"f": f, "g": g}
 
 
-@family("rm {f}")
-def _rm(scene: Scene) -> Blanks:
-    f = scene.fresh_file()
-    scene.remove(f)
-    return {"f": f}
-
-
-@family("rm -r {d}")
-def _rm_directory(scene: Scene) -> Blanks:
-    d = scene.tree(scene.extension())
-    scene.remove(d)
-    return {"d": d}
+add_family("rm", "rm {f}", Scene.remove, f=Scene.fresh_file)
+add_family("rm_directory", "rm -r {d}", Scene.remove, d=Scene.tree)
 
 
 @family("rm {d}/*{x}")
 def _rm_pattern(scene: Scene) -> Blanks:
     x = ".tmp"
     d = scene.tree(x)
-    for path in scene.world.files_in(d, x):
+    for path in scene.world.files_below(d, x):
         scene.remove(path)
     return {"d": d, "x": x}
 
 
-@family("mv {f} {g}")
-def _mv(scene: Scene) -> Blanks:
-    f, g = scene.file("path"), scene.new()
-    scene.move(f, g)
-    return {"f": f, "g": g}
-
-
-@family("mv {f} {d}")
-def _mv_into(scene: Scene) -> Blanks:
-    f, d = scene.file("path"), scene.fresh_directory()
-    scene.move_into(f, d)
-    return {"f": f, "d": d}
-
-
-@family("mv {d}/*{x} {e}")
-def _mv_pattern(scene: Scene) -> Blanks:
-    e, x = scene.directory(), scene.extension()
-    d = scene.tree(x)
-    for path in scene.world.files_in(d, x):
-        scene.move_into(path, e)
-    return {"d": d, "x": x, "e": e}
-
-
-@family("cp {f} {g}")
-def _cp(scene: Scene) -> Blanks:
-    f, g = scene.text_file(), scene.new()
-    scene.copy(f, g)
-    return {"f": f, "g": g}
+add_family("mv", "mv {f} {g}", Scene.move, f=lambda s: s.file("path"), g=Scene.new)
+add_family(
+    "mv_into", "mv {f} {d}", Scene.move_into, f=lambda s: s.file("path"), d=Scene.fresh_directory
+)
+add_family("cp", "cp {f} {g}", Scene.copy, f=Scene.text_file, g=Scene.new)
 
 
 @family("cp -r {d} {e}")
 def _cp_directory(scene: Scene) -> Blanks:
-    e, d = scene.new_directory(), scene.deep_tree(scene.extension())
+    e, d = scene.new_directory(), scene.deep_tree()
     scene.copy(d, e)
     return {"d": d, "e": e}
 
 
-@family("cp {d}/*{x} {e}")
-def _cp_pattern(scene: Scene) -> Blanks:
-    e, x = scene.directory(), scene.extension()
-    d = scene.tree(x)
-    for path in scene.world.files_in(d, x):
-        scene.copy_into(path, e)
-    return {"d": d, "x": x, "e": e}
+def _files_into(
+    say: str,
+    gold: str,
+    put_into: Callable[[Scene, str, str], None],
+    make_tree: Callable[[Scene, str], str],
+) -> None:
+    """Defines the family of bringing a tree's files of one ending into another directory."""
+
+    @family(gold, say=say)
+    def _files_into(scene: Scene) -> Blanks:
+        e, x = scene.directory(), scene.extension()
+        d = make_tree(scene, x)
+        for path in scene.world.files_below(d, x):
+            put_into(scene, path, e)
+        return {"d": d, "x": x, "e": e}
 
 
-@family("ln -s {t} {f}")
-def _ln(scene: Scene) -> Blanks:
-    t, f = scene.file("path"), scene.new_directory()
-    scene.make_link(f, t)
-    return {"t": t, "f": f}
-
-
-@family("ln -s {t} {f}")
-def _ln_directory(scene: Scene) -> Blanks:
-    t, f = scene.fresh_directory(), scene.new_directory()
-    scene.make_link(f, t)
-    return {"t": t, "f": f}
+_files_into("mv_pattern", "mv {d}/*{x} {e}", Scene.move_into, Scene.tree)
+_files_into("cp_pattern", "cp {d}/*{x} {e}", Scene.copy_into, Scene.tree)
+add_family(
+    "ln", "ln -s {t} {f}", Scene.make_link, t=lambda s: s.file("path"), f=Scene.new_directory
+)
+add_family(
+    "ln_directory", "ln -s {t} {f}", Scene.make_link, t=Scene.fresh_directory, f=Scene.new_directory
+)
 
 
 @family("ln -sf {t} {f}")
 def _ln_replace(scene: Scene) -> Blanks:
     old, t = scene.fresh_file(), scene.fresh_file()
     f = f"{scene.fresh_directory()}/{scene.word()}"
-    scene.add(f, new_node("symlink", target=old))
+    scene.add(f, Node("symlink", target=old))
     scene.change(f, "target", t)
     return {"t": t, "f": f}
 
@@ -174,12 +143,12 @@ def _chmod(scene: Scene) -> Blanks:
 
 def _chmod_symbolic(change: str, mode: str) -> None:
     """Defines the family of a change such as "u+x", and the mode that a new file (644) gets."""
-
-    @family(f"chmod {change} {{f}}", say=f"chmod_{change}")
-    def _chmod(scene: Scene) -> Blanks:
-        f = scene.fresh_file()
-        scene.change(f, "mode", mode)
-        return {"f": f}
+    add_family(
+        f"chmod_{change}",
+        f"chmod {change} {{f}}",
+        lambda s, f: s.change(f, "mode", mode),
+        f=Scene.fresh_file,
+    )
 
 
 _chmod_symbolic("u+x", "744")
@@ -189,13 +158,36 @@ _chmod_symbolic("go-r", "600")
 _chmod_symbolic("o-r", "640")
 
 
-@family("chmod {m} {d}/*{x}")
-def _chmod_pattern(scene: Scene) -> Blanks:
-    x = scene.extension()
-    d, m = scene.tree(x), scene.choice(*_MODES)
-    for path in scene.world.files_in(d, x):
-        scene.change(path, "mode", m)
-    return {"d": d, "x": x, "m": m}
+def _files_to(
+    say: str, gold: str, blank: str, aspect: str, draw: Draw, make_tree: Callable[..., str]
+) -> None:
+    """Defines the family of changing an aspect of a tree's files of one ending."""
+
+    @family(gold, say=say)
+    def _files_to(scene: Scene) -> Blanks:
+        x = scene.extension()
+        d, value = make_tree(scene, x), draw(scene)
+        for path in scene.world.files_below(d, x):
+            scene.change(path, aspect, value)
+        return {"d": d, "x": x, blank: value}
+
+
+def _tree_to(say: str, gold: str, blank: str, aspect: str, draw: Draw) -> None:
+    """Defines the family of changing an aspect of all that a tree has."""
+
+    @family(gold, say=say)
+    def _tree_to(scene: Scene) -> Blanks:
+        d, value = scene.deep_tree(), draw(scene)
+        for path in (d, *scene.world.below(d)):
+            scene.change(path, aspect, value)
+        return {"d": d, blank: value}
+
+
+def _draw_mode(scene: Scene) -> str:
+    return scene.choice(*_MODES)
+
+
+_files_to("chmod_pattern", "chmod {m} {d}/*{x}", "m", "mode", _draw_mode, Scene.tree)
 
 
 @family("chown {u} {f}")
@@ -213,12 +205,7 @@ def _chown_both(scene: Scene) -> Blanks:
     return {"f": f, "u": u, "g": g}
 
 
-@family("chown -R {u} {d}")
-def _chown_tree(scene: Scene) -> Blanks:
-    d, u = scene.deep_tree(scene.extension()), scene.person()
-    for path in (d, *scene.world.below(d)):
-        scene.change(path, "owner", u)
-    return {"d": d, "u": u}
+_tree_to("chown_tree", "chown -R {u} {d}", "u", "owner", Scene.person)
 
 
 @family("chgrp {g} {f}")
@@ -228,21 +215,8 @@ def _chgrp(scene: Scene) -> Blanks:
     return {"f": f, "g": g}
 
 
-@family("chgrp -R {g} {d}")
-def _chgrp_tree(scene: Scene) -> Blanks:
-    d, g = scene.deep_tree(scene.extension()), scene.team()
-    for path in (d, *scene.world.below(d)):
-        scene.change(path, "group", g)
-    return {"d": d, "g": g}
-
-
-@family("chgrp {g} {d}/*{x}")
-def _chgrp_pattern(scene: Scene) -> Blanks:
-    x = scene.extension()
-    d, g = scene.tree(x), scene.team()
-    for path in scene.world.files_in(d, x):
-        scene.change(path, "group", g)
-    return {"d": d, "x": x, "g": g}
+_tree_to("chgrp_tree", "chgrp -R {g} {d}", "g", "group", Scene.team)
+_files_to("chgrp_pattern", "chgrp {g} {d}/*{x}", "g", "group", Scene.team, Scene.tree)
 
 
 @family("chgrp {g} {d}\nchmod 2770 {d}")
@@ -270,28 +244,7 @@ def _find_delete_empty(scene: Scene) -> Blanks:
     return {"d": d}
 
 
-@family("find {d} -type f -name '*{x}' -exec chmod {m} {{}} +")
-def _find_change_mode(scene: Scene) -> Blanks:
-    x = scene.extension()
-    d, m = scene.deep_tree(x), scene.choice(*_MODES)
-    for path in scene.world.files_below(d, x):
-        scene.change(path, "mode", m)
-    return {"d": d, "x": x, "m": m}
-
-
-@family("find {d} -type f -name '*{x}' -exec cp -t {e} {{}} +")
-def _find_cp(scene: Scene) -> Blanks:
-    e, x = scene.directory(), scene.extension()
-    d = scene.deep_tree(x)
-    for path in scene.world.files_below(d, x):
-        scene.copy_into(path, e)
-    return {"d": d, "x": x, "e": e}
-
-
-@family("find {d} -type f -name '*{x}' -exec mv -t {e} {{}} +")
-def _find_mv(scene: Scene) -> Blanks:
-    e, x = scene.directory(), scene.extension()
-    d = scene.deep_tree(x)
-    for path in scene.world.files_below(d, x):
-        scene.move_into(path, e)
-    return {"d": d, "x": x, "e": e}
+_FIND = "find {d} -type f -name '*{x}' -exec"
+_files_to("find_change_mode", _FIND + " chmod {m} {{}} +", "m", "mode", _draw_mode, Scene.deep_tree)
+_files_into("find_cp", _FIND + " cp -t {e} {{}} +", Scene.copy_into, Scene.deep_tree)
+_files_into("find_mv", _FIND + " mv -t {e} {{}} +", Scene.move_into, Scene.deep_tree)

@@ -1,22 +1,21 @@
 """Families about the lines of files: writing, joining and editing them, scripts, and `cd`."""
 
-from agentpeft.envs.os_interaction.generator.families.family import Blanks, Value, family, question
+from agentpeft.envs.os_interaction.generator.families.family import (
+    Blanks,
+    Value,
+    add_family,
+    family,
+    question,
+)
 from agentpeft.envs.os_interaction.generator.scene import Scene
-from agentpeft.envs.os_interaction.generator.world import new_node
+from agentpeft.envs.os_interaction.generator.world import Node, new_node
+
+add_family("echo", "echo {t} > {f}", Scene.make_lines, f=Scene.new, t=Scene.line)
 
 
-@family("echo {t} > {f}")
-def _echo(scene: Scene) -> Blanks:
-    f, t = scene.new(), scene.line()
-    scene.make_lines(f, t)
-    return {"f": f, "t": t}
-
-
-@family("echo {t} >> {f}")
-def _append(scene: Scene) -> Blanks:
-    f, t = scene.text_file("content"), scene.line()
-    scene.append(f, t)
-    return {"f": f, "t": t}
+add_family(
+    "append", "echo {t} >> {f}", Scene.append, f=lambda s: s.text_file("content"), t=Scene.line
+)
 
 
 @family("echo '{t}' > {f}")
@@ -27,11 +26,8 @@ def _echo_exact(scene: Scene) -> Blanks:
     return {"f": f, "t": t}
 
 
-@family("echo {a} > {f}\necho {b} >> {f}")
-def _two_lines(scene: Scene) -> Blanks:
-    f, a, b = scene.new(), scene.word(), scene.word()
-    scene.make_lines(f, a, b)
-    return {"f": f, "a": a, "b": b}
+_TWO_LINES = "echo {a} > {f}\necho {b} >> {f}"
+add_family("two_lines", _TWO_LINES, Scene.make_lines, f=Scene.new, a=Scene.word, b=Scene.word)
 
 
 @family("echo 'echo {t}' > {f}\nchmod 755 {f}")
@@ -149,7 +145,7 @@ def _the_real_path(scene: Scene) -> tuple[Blanks, Value]:
     target = f"{scene.fresh_directory()}/{scene.word()}"
     link = f"{scene.fresh_directory()}/{scene.word()}"
     scene.add(target, new_node("directory"))
-    scene.add(link, new_node("symlink", target=target))
+    scene.add(link, Node("symlink", target=target))
     return {"l": link}, target
 
 
@@ -178,15 +174,15 @@ def _cd_touch(scene: Scene) -> Blanks:
 
 @family("cd {d}\nln -s {t} {f}")
 def _cd_ln(scene: Scene) -> Blanks:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     t, f = scene.file_in(d), scene.word()
-    scene.make_link(f"{d}/{f}", t)
+    scene.make_link(t, f"{d}/{f}")
     return {"d": d, "t": t, "f": f}
 
 
 @family("cd {d}\nrm {f}")
 def _cd_rm(scene: Scene) -> Blanks:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     f = scene.file_in(d)
     scene.remove(f"{d}/{f}")
     return {"d": d, "f": f}
@@ -194,7 +190,7 @@ def _cd_rm(scene: Scene) -> Blanks:
 
 @family("cd {d}\ncp {f} {g}")
 def _cd_cp(scene: Scene) -> Blanks:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     f, g = scene.file_in(d), scene.word()
     scene.copy(f"{d}/{f}", f"{d}/{g}")
     return {"d": d, "f": f, "g": g}

@@ -1,5 +1,6 @@
 """Families that ask about files: `grep`, `wc`, `find`, `ls` and `awk`."""
 
+from collections.abc import Callable
 from posixpath import basename
 
 from agentpeft.envs.os_interaction.generator.families.family import Blanks, Value, question
@@ -28,11 +29,15 @@ def _number_with(scene: Scene) -> tuple[Blanks, Value]:
     return {"f": f, "w": w}, len(scene.lines_with(w, f))
 
 
+def _with_word(scene: Scene, d: str) -> tuple[Blanks, Value]:
+    files, paths = scene.world.files, scene.world.files_below(d)
+    w = scene.rng.choice(files[scene.file_below(d)].content.split())
+    return {"d": d, "w": w}, [path for path in paths if w in files[path].content.split()]
+
+
 @question("grep -lw {w} {d}/* > {out}", kind="names")
 def _files_with(scene: Scene) -> tuple[Blanks, Value]:
-    d = scene.tree(scene.extension())
-    w = scene.any_word_in(scene.file_below(d))
-    return {"d": d, "w": w}, [path for path in scene.world.files_in(d) if scene.has_word(w, path)]
+    return _with_word(scene, scene.tree())
 
 
 @question("cat {f} {g} | grep -w {w} > {out}")
@@ -42,22 +47,18 @@ def _lines_of_two(scene: Scene) -> tuple[Blanks, Value]:
     return {"f": f, "g": g, "w": w}, scene.lines_with(w, f, g)
 
 
-@question("wc -l < {f} > {out}", kind="number")
-def _number_of_lines(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.text_file()
-    return {"f": f}, len(scene.lines(f))
+def _count(say: str, gold: str, count: Callable[[Scene, str], int]) -> None:
+    """Defines the family of a question for the size of a file."""
+
+    @question(gold, kind="number", say=say)
+    def _count(scene: Scene) -> tuple[Blanks, Value]:
+        f = scene.text_file()
+        return {"f": f}, count(scene, f)
 
 
-@question("wc -w < {f} > {out}", kind="number")
-def _number_of_words(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.text_file()
-    return {"f": f}, sum(map(len, scene.rows(f)))
-
-
-@question("wc -c < {f} > {out}", kind="number")
-def _number_of_bytes(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.text_file()
-    return {"f": f}, len(scene.world.files[f].content)
+_count("number_of_lines", "wc -l < {f} > {out}", lambda s, f: len(s.lines(f)))
+_count("number_of_words", "wc -w < {f} > {out}", lambda s, f: sum(map(len, s.rows(f))))
+_count("number_of_bytes", "wc -c < {f} > {out}", lambda s, f: len(s.world.files[f].content))
 
 
 @question("find {d} -type f -name '*{x}' > {out}", kind="names")
@@ -69,7 +70,7 @@ def _paths_below(scene: Scene) -> tuple[Blanks, Value]:
 
 @question("find {d} -name {f} > {out}", kind="text")
 def _path_of(scene: Scene) -> tuple[Blanks, Value]:
-    d = scene.deep_tree(scene.extension())
+    d = scene.deep_tree()
     path = scene.file_below(d)
     return {"d": d, "f": basename(path)}, path
 
@@ -89,36 +90,33 @@ def _number_below(scene: Scene) -> tuple[Blanks, Value]:
 
 @question("find {d} -type f -exec grep -lw {w} {{}} + > {out}", kind="names")
 def _paths_with(scene: Scene) -> tuple[Blanks, Value]:
-    d = scene.deep_tree(scene.extension())
-    w = scene.any_word_in(scene.file_below(d))
-    paths = scene.world.files_below(d)
-    return {"d": d, "w": w}, [path for path in paths if scene.has_word(w, path)]
+    return _with_word(scene, scene.deep_tree())
 
 
 @question("ls {d} > {out}", kind="names")
 def _names_in(scene: Scene) -> tuple[Blanks, Value]:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     return {"d": d}, [*map(basename, scene.world.in_directory(d))]
 
 
 @question("ls -A {d} > {out}", kind="names")
 def _names_and_hidden(scene: Scene) -> tuple[Blanks, Value]:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     scene.add_lines(f"{d}/.{scene.word()}")
     return {"d": d}, [*map(basename, scene.world.in_directory(d))]
 
 
 @question("ls {d} | wc -l > {out}", kind="number")
 def _number_in(scene: Scene) -> tuple[Blanks, Value]:
-    d = scene.tree(scene.extension())
+    d = scene.tree()
     return {"d": d}, len(scene.world.in_directory(d))
 
 
 @question("ls -t {d} > {out}")
 def _names_by_time(scene: Scene) -> tuple[Blanks, Value]:
-    d = scene.dated_tree(scene.extension())
+    d = scene.dated_tree()
     files = scene.world.files
-    paths = sorted(scene.world.files_in(d), key=lambda path: -(files[path].mtime_s or 0))
+    paths = sorted(scene.world.files_below(d), key=lambda path: -(files[path].mtime_s or 0))
     return {"d": d}, [*map(basename, paths)]
 
 

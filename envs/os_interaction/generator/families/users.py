@@ -2,7 +2,14 @@
 
 from datetime import date
 
-from agentpeft.envs.os_interaction.generator.families.family import Blanks, Value, family, question
+from agentpeft.envs.os_interaction.generator.families.family import (
+    Blanks,
+    Draw,
+    Value,
+    add_family,
+    family,
+    question,
+)
 from agentpeft.envs.os_interaction.generator.scene import Scene
 from agentpeft.envs.os_interaction.generator.world import Team
 
@@ -12,35 +19,33 @@ _MIN, _MAX, _WARN, _INACTIVE, _EXPIRY = range(5)
 """The index of each number in `Person.aging`."""
 
 
-@family("groupadd {g}", say="groupadd")
-@family("addgroup {g}", say="addgroup")
-def _new_team(scene: Scene) -> Blanks:
-    g = scene.word("TEAM")
-    scene.world.teams[g] = Team()
-    return {"g": g}
+def _new_team(program: str, id_option: str) -> None:
+    """Defines the families of making groups with `groupadd` or `addgroup`."""
+
+    @family(f"{program} {{g}}", say=program)
+    def _one(scene: Scene) -> Blanks:
+        g = scene.word("TEAM")
+        scene.world.teams[g] = Team()
+        return {"g": g}
+
+    @family(f"{program} {id_option} {{n}} {{g}}", say=f"{program}_id")
+    def _with_id(scene: Scene) -> Blanks:
+        g, n = scene.word("TEAM"), scene.id()
+        scene.world.teams[g] = Team(int(n))
+        return {"g": g, "n": n}
+
+    @family(f"{program} {{g}}\n{program} {{h}}", say=f"{program}_two")
+    def _two(scene: Scene) -> Blanks:
+        g, h = scene.word("TEAM"), scene.word("TEAM")
+        scene.world.teams |= {g: Team(), h: Team()}
+        return {"g": g, "h": h}
 
 
-@family("groupadd -g {n} {g}", say="groupadd_id")
-@family("addgroup --gid {n} {g}", say="addgroup_id")
-def _new_team_with_id(scene: Scene) -> Blanks:
-    g, n = scene.word("TEAM"), scene.id()
-    scene.world.teams[g] = Team(int(n))
-    return {"g": g, "n": n}
+_new_team("addgroup", "--gid")
+_new_team("groupadd", "-g")
 
 
-@family("groupadd {g}\ngroupadd {h}", say="groupadd_two")
-@family("addgroup {g}\naddgroup {h}", say="addgroup_two")
-def _two_new_teams(scene: Scene) -> Blanks:
-    g, h = scene.word("TEAM"), scene.word("TEAM")
-    scene.world.teams |= {g: Team(), h: Team()}
-    return {"g": g, "h": h}
-
-
-@family("gpasswd -a {u} {g}")
-def _gpasswd_add(scene: Scene) -> Blanks:
-    u, g = scene.person(), scene.team()
-    scene.join(u, g)
-    return {"u": u, "g": g}
+add_family("gpasswd_add", "gpasswd -a {u} {g}", Scene.join, u=Scene.person, g=Scene.team)
 
 
 @family("gpasswd -d {u} {g}")
@@ -68,54 +73,41 @@ def _gpasswd_administrator(scene: Scene) -> Blanks:
     return {"u": u, "g": g}
 
 
-@family("useradd {u}")
-def _useradd(scene: Scene) -> Blanks:
-    u = scene.word("NAME")
-    scene.make_user(u)
-    return {"u": u, "settings": ""}
+def _draw_shell(scene: Scene) -> str:
+    return scene.choice(*_SHELLS)
 
 
-@family("useradd -s {s} {u}", say="useradd")
-def _useradd_shell(scene: Scene) -> Blanks:
-    u, s = scene.word("NAME"), scene.choice(*_SHELLS)
-    settings = scene.speaker.say("with_shell", v=s)
-    scene.make_user(u, shell=s)
-    return {"u": u, "s": s, "settings": settings}
+def _draw_home(scene: Scene) -> str:
+    return f"/home/{scene.word()}"
 
 
-@family("useradd -u {n} {u}", say="useradd")
-def _useradd_uid(scene: Scene) -> Blanks:
-    u, n = scene.word("NAME"), scene.id()
-    settings = scene.speaker.say("with_uid", v=n)
-    scene.make_user(u, uid=n)
-    return {"u": u, "n": n, "settings": settings}
+def _useradd(gold: str, **settings: tuple[str, Draw]) -> None:
+    """Defines the family of a new user, by the aspect and the word of each blank's setting."""
+
+    @family(gold, say="useradd")
+    def _useradd(scene: Scene) -> Blanks:
+        u = scene.word("NAME")
+        words = {blank: draw(scene) for blank, (_, draw) in settings.items()}
+        aspects = {aspect: words[blank] for blank, (aspect, _) in settings.items()}
+        said = [scene.speaker.say(f"with_{name}", v=word) for name, word in aspects.items()]
+        scene.make_user(u, **aspects)
+        return {"u": u, **words, "settings": " and".join(said)}
 
 
-@family("useradd -d {h} -c {c} {u}", say="useradd")
-def _useradd_both(scene: Scene) -> Blanks:
-    u, h, c = scene.word("NAME"), f"/home/{scene.word()}", scene.word()
-    with_home = scene.speaker.say("with_home", v=h)
-    with_comment = scene.speaker.say("with_comment", v=c)
-    scene.make_user(u, home=h, comment=c)
-    return {"u": u, "h": h, "c": c, "settings": f"{with_home} and{with_comment}"}
-
-
-@family("useradd -g {g} {u}", say="useradd")
-def _useradd_group(scene: Scene) -> Blanks:
-    u, g = scene.word("NAME"), scene.team()
-    settings = scene.speaker.say("with_group", v=g)
-    scene.make_user(u, group=g)
-    return {"u": u, "g": g, "settings": settings}
+_useradd("useradd {u}")
+_useradd("useradd -s {s} {u}", s=("shell", _draw_shell))
+_useradd("useradd -u {n} {u}", n=("uid", Scene.id))
+_useradd("useradd -d {h} -c {c} {u}", h=("home", _draw_home), c=("comment", Scene.word))
+_useradd("useradd -g {g} {u}", g=("group", Scene.team))
 
 
 @family("useradd -G {g} -s {s} {u}", say="useradd")
 def _useradd_team(scene: Scene) -> Blanks:
     u, g, s = scene.word("NAME"), scene.team(), scene.choice(*_SHELLS)
-    with_team = scene.speaker.say("with_team", v=g)
-    with_shell = scene.speaker.say("with_shell", v=s)
+    said = [scene.speaker.say("with_team", v=g), scene.speaker.say("with_shell", v=s)]
     scene.make_user(u, shell=s)
     scene.join(u, g)
-    return {"u": u, "g": g, "s": s, "settings": f"{with_team} and{with_shell}"}
+    return {"u": u, "g": g, "s": s, "settings": " and".join(said)}
 
 
 @family("useradd -m {u}")
@@ -127,40 +119,24 @@ def _useradd_home(scene: Scene) -> Blanks:
     return {"u": u}
 
 
-@family("usermod -aG {g} {u}")
-def _usermod_team(scene: Scene) -> Blanks:
-    u, g = scene.person(), scene.team()
-    scene.join(u, g)
-    return {"u": u, "g": g}
+add_family("usermod_team", "usermod -aG {g} {u}", Scene.join, u=Scene.person, g=Scene.team)
 
 
-@family("usermod -g {v} {u}")
-def _usermod_group(scene: Scene) -> Blanks:
-    u, v = scene.person("group"), scene.team()
-    scene.change_account(u, "group", v)
-    return {"u": u, "v": v}
+def _change_account(say: str, gold: str, aspect: str, draw: Draw) -> None:
+    """Defines the family of changing an aspect of a user."""
+
+    @family(gold, say=say)
+    def _change(scene: Scene) -> Blanks:
+        u, v = scene.person(aspect), draw(scene)
+        scene.change_account(u, aspect, v)
+        return {"u": u, "v": v}
 
 
-@family("usermod -d {v} {u}")
-def _usermod_home(scene: Scene) -> Blanks:
-    u, v = scene.person("home"), f"/home/{scene.word()}"
-    scene.change_account(u, "home", v)
-    return {"u": u, "v": v}
-
-
-@family("usermod -s {v} {u}", say="usermod_shell")
-@family("chsh -s {v} {u}", say="chsh")
-def _new_shell(scene: Scene) -> Blanks:
-    u, v = scene.person("shell"), scene.choice(*_SHELLS)
-    scene.change_account(u, "shell", v)
-    return {"u": u, "v": v}
-
-
-@family("usermod -c {v} {u}")
-def _usermod_comment(scene: Scene) -> Blanks:
-    u, v = scene.person("comment"), scene.word()
-    scene.change_account(u, "comment", v)
-    return {"u": u, "v": v}
+_change_account("usermod_group", "usermod -g {v} {u}", "group", Scene.team)
+_change_account("usermod_home", "usermod -d {v} {u}", "home", _draw_home)
+_change_account("usermod_shell", "usermod -s {v} {u}", "shell", _draw_shell)
+_change_account("chsh", "chsh -s {v} {u}", "shell", _draw_shell)
+_change_account("usermod_comment", "usermod -c {v} {u}", "comment", Scene.word)
 
 
 @family("usermod -L {u}")
