@@ -167,6 +167,11 @@ def test_an_environment_without_tools_has_one_for_any_text():
     assert episode.outcome is Outcome.SUCCESS
 
 
+def test_tools_as_an_attribute_are_refused_with_what_to_do():
+    with pytest.raises(TypeError, match=r"Old\.tools is not read: .* get_tools\(\)"):
+        type("Old", (EchoEnv,), {"tools": ANY_TEXT})
+
+
 def test_a_prompt_that_is_asked_for_stays():
     kwargs = tool_kwargs("AgentPEFT/DBBench-v0", {"prompt": "compact", "max_turns": 2})
     assert kwargs == {"prompt": "compact", "max_turns": 2}
