@@ -3,7 +3,7 @@
 The stages of an update, each in a module of its own:
 
     EpisodeGroup ── samples ──▶ Sample (with advantages) ── objective.weigh
-      ── micro_batches ──▶ MicroBatch ── model_runner ──▶ Outputs ── objective.compute ──▶ loss
+      ── micro_batches ──▶ MicroBatch ── model_runner ── objective.compute ──▶ loss
 
 The learner scores samples for the first stage, cuts them into minibatches, and takes one optimizer
 step for each minibatch. A token's weight in the loss is settled over the whole minibatch, so how

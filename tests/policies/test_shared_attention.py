@@ -58,7 +58,7 @@ def attend_packed(segments, query, key, value, scale, dropout=0.0):
     module = nn.Module()
     module.num_key_value_groups = query.shape[1] // key.shape[1]
     packing = Packing(segments, CPU)
-    assert len(packing.cut.groups) == len({s.context[0] for s in segments if len(s.context)})
+    assert len(packing.large_groups) == len({s.context[0] for s in segments if len(s.context)})
     states = (each.transpose(0, 1)[None] for each in (query, key, value))
     result, _ = _attend(module, *states, None, packing=packing, scaling=scale, dropout=dropout)
     return result[0]
@@ -79,7 +79,7 @@ def test_results_and_gradients_are_those_of_a_masked_square(
     monkeypatch, seed, dtype, limit, has_kernel
 ):
     if not has_kernel:
-        monkeypatch.setattr(shared_attention, "_has_kernel", lambda *_: False)
+        monkeypatch.setattr(packed_attention, "has_shared_kernel", lambda *_: False)
     rng = np.random.default_rng(seed)
     segments, num_tokens = draw_segments(rng, num_groups=int(rng.integers(1, 6)))
     num_heads, num_repeats, size = rng.integers(1, 4), rng.integers(1, 4), 8 * rng.integers(1, 9)
@@ -103,7 +103,7 @@ def test_results_and_gradients_are_those_of_a_masked_square(
 @pytest.mark.parametrize("size", [16, 64, 80, 128, 256])
 def test_processors_have_a_kernel_for_every_type(dtype, size, num_repeats):
     with torch.inference_mode():
-        assert shared_attention._has_kernel.__wrapped__(CPU, dtype, size, num_repeats)
+        assert shared_attention.is_right(CPU, dtype, size, num_repeats)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -123,7 +123,7 @@ def test_a_kernel_that_fails_or_is_wrong_is_not_used(monkeypatch, damage, dtype)
 
     monkeypatch.setattr(shared_attention, "_attend", wrong)
     monkeypatch.setattr(shared_attention, "_attend_backward", wrong_backward)
-    assert not shared_attention._has_kernel.__wrapped__(CPU, dtype, 64, 2)
+    assert not shared_attention.is_right(CPU, dtype, 64, 2)
 
 
 def test_want_of_memory_says_nothing_of_kernels(monkeypatch):
@@ -132,7 +132,7 @@ def test_want_of_memory_says_nothing_of_kernels(monkeypatch):
 
     monkeypatch.setattr(shared_attention, "_attend", want)
     with pytest.raises(torch.OutOfMemoryError):
-        shared_attention._has_kernel.__wrapped__(CPU, torch.float32, 64, 2)
+        shared_attention.is_right(CPU, torch.float32, 64, 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -182,7 +182,7 @@ def test_an_update_has_the_gradients_of_whole_sequences(checkpointing, algorithm
         policy = make_policy(nonzero=True, checkpointing=checkpointing)
         learners = {"share_prompts": sharing, "gradient_checkpointing": checkpointing}
         learner = make_learner(policy, learners, algorithm=algorithm, max_grad_norm=1e9)
-        shared_attention._has_kernel.cache_clear()  # the first pass is the one that asks
+        packed_attention.has_shared_kernel.cache_clear()  # the first pass is the one that asks
         found.append(gradients(learner, random_groups()))
     assert torch.allclose(*found, rtol=1e-5, atol=1e-6)
     assert found[0].abs().max() > 1e-4
@@ -203,7 +203,7 @@ def test_few_pairs_are_masked_and_many_are_shared(monkeypatch):
     small, large = ([np.arange(n), np.arange(n, 2 * n), np.arange(2 * n, 3 * n)] for n in (50, 300))
     for prompt, *answers in (small, large):
         segments = [Segment(prompt[:0], prompt), *(Segment(prompt, each) for each in answers)]
-        packing = Packing(segments, CPU)
-        assert len(packing.cut.groups) == (len(prompt) == 300)
-        kept = sum(block.keys.numel() for block in packing.cut.blocks)
-        assert kept == (300 if packing.cut.groups else 50 + 2 * 100)
+        cut = Packing(segments, CPU).cut(shares_prompts=True)
+        assert len(cut.groups) == (len(prompt) == 300)
+        num_keys = sum(block.keys.numel() for block in cut.blocks)
+        assert num_keys == (300 if cut.groups else 50 + 2 * 100)
