@@ -17,20 +17,6 @@ from agentpeft.policies.models.policy_base import PolicyBase, Progress, place
 from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
-__all__ = [
-    "PolicyBase",
-    "Progress",
-    "choose_device",
-    "choose_dtype",
-    "choose_serving",
-    "find_base",
-    "find_served_base",
-    "load_base",
-    "load_served_base",
-    "travels_in_bfloat16",
-    "uses_autocast",
-]
-
 _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
 
 
