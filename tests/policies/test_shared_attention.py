@@ -79,7 +79,7 @@ def test_results_and_gradients_are_those_of_a_masked_square(
     monkeypatch, seed, dtype, limit, has_kernel
 ):
     if not has_kernel:
-        monkeypatch.setattr(packed_attention, "has_shared_kernel", lambda *_: False)
+        monkeypatch.setattr(packed_attention, "find_kernel", lambda *_: None)
     rng = np.random.default_rng(seed)
     segments, num_tokens = draw_segments(rng, num_groups=int(rng.integers(1, 6)))
     num_heads, num_repeats, size = rng.integers(1, 4), rng.integers(1, 4), 8 * rng.integers(1, 9)
@@ -182,7 +182,7 @@ def test_an_update_has_the_gradients_of_whole_sequences(checkpointing, algorithm
         policy = make_policy(nonzero=True, checkpointing=checkpointing)
         learners = {"share_prompts": sharing, "gradient_checkpointing": checkpointing}
         learner = make_learner(policy, learners, algorithm=algorithm, max_grad_norm=1e9)
-        packed_attention.has_shared_kernel.cache_clear()  # the first pass is the one that asks
+        packed_attention.find_kernel.cache_clear()  # the first pass is the one that asks
         found.append(gradients(learner, random_groups()))
     assert torch.allclose(*found, rtol=1e-5, atol=1e-6)
     assert found[0].abs().max() > 1e-4

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -253,14 +253,16 @@ def _attend(
     row = [states[0].transpose(0, 1) for states in (query, key, value)]
     dropout, size = options.get("dropout", 0.0), query.shape[-1]
     scale = options.get("scaling") or size**-0.5
-    kind = query.device, _computed_dtype(query), size, query.shape[1] // key.shape[1]
+    kernel = None
     is_plain = dropout == 0.0 and value.shape[-1] == size
-    if is_plain and has_varlen_kernel(*kind):
+    if is_plain and (query.device.type != "cpu" or packing.large_groups):
+        num_repeats = query.shape[1] // key.shape[1]
+        kernel = find_kernel(query.device, _computed_dtype(query), size, num_repeats)
+    if kernel == "varlen":
         from agentpeft.policies.learning.passes.varlen_attention import attend_to_runs
 
         return attend_to_runs(_as_read_by_kernels(row), packing.runs, scale)[None], None
-    shares_prompts = is_plain and bool(packing.large_groups) and has_shared_kernel(*kind)
-    cut = packing.cut(shares_prompts=shares_prompts)
+    cut = packing.cut(shares_prompts=kernel == "shared")
     results = []
     for block in cut.blocks:
         picked = zip(row, (block.queries, block.keys, block.keys), strict=True)
@@ -299,27 +301,19 @@ def _as_read_by_kernels(row: Sequence[Tensor]) -> list[Tensor]:
 
 
 @cache
-def has_varlen_kernel(
+def find_kernel(
     device: torch.device, dtype: torch.dtype, size: int, num_repeats: int
-) -> bool:
-    """Returns whether a GPU has kernels for heads of this size, `num_repeats` queries to a key."""
-    if device.type == "cpu" or dtype.itemsize != 2:
-        return False
-    from agentpeft.policies.learning.passes.varlen_attention import is_right
+) -> Literal["shared", "varlen"] | None:
+    """Returns which kernels serve heads of this size, with `num_repeats` queries to a key."""
+    if device.type == "cpu":
+        from agentpeft.policies.learning.passes import shared_attention
 
-    return is_right(device, dtype, size, num_repeats)
+        return "shared" if shared_attention.is_right(device, dtype, size, num_repeats) else None
+    if dtype.itemsize != 2:
+        return None
+    from agentpeft.policies.learning.passes import varlen_attention
 
-
-@cache
-def has_shared_kernel(
-    device: torch.device, dtype: torch.dtype, size: int, num_repeats: int
-) -> bool:
-    """Returns the same of kernels by which answers read their prompt's keys where they are."""
-    if device.type != "cpu":
-        return False
-    from agentpeft.policies.learning.passes.shared_attention import is_right
-
-    return is_right(device, dtype, size, num_repeats)
+    return "varlen" if varlen_attention.is_right(device, dtype, size, num_repeats) else None
 
 
 AttentionInterface.register(_NAME, _attend)

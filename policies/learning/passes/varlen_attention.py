@@ -74,7 +74,7 @@ class RowRuns:
 def attend_to_runs(row: Sequence[Tensor], runs: RowRuns, scale: float) -> Tensor:
     """Returns the results (T, H, D) of queries (T, H, D), keys and values (T, G, D) of a row.
 
-    H is a multiple of G. `packed_attention.has_varlen_kernel` says whether it can be computed.
+    H is a multiple of G. `packed_attention.find_kernel` says whether it can be computed.
     """
     result: Tensor = _RunsAttention.apply(*row, runs, scale)  # type: ignore[no-untyped-call]
     return result
