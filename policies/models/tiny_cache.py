@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import agentpeft.envs
+import agentpeft.policies
 from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import find_own_module
 from agentpeft.envs.system.whole_files import making
@@ -23,20 +24,6 @@ from agentpeft.policies.settings.model import CHAT_SETTINGS
 from agentpeft.policies.settings.named_files import find_path, hash_files, rename_files
 
 logger = logging.getLogger(__name__)
-_SOURCES = (
-    "models/batch_maker",
-    "models/induction",
-    "models/pretrain",
-    "models/tiny",
-    "models/tiny_cache",
-    "rollout/chat",
-    "rollout/chat_rows",
-    "rollout/episodes",
-    "rollout/oracle",
-    "rollout/play",
-    "rollout/thoughts",
-    "rollout/tool_chat",
-)
 CACHE_VARIABLE = "AGENTPEFT_CACHE"
 _MAX_WRITES = 3
 """Another process may have found the entry damaged before, and delete it after it was mended."""
@@ -78,12 +65,12 @@ def compute_key(settings: Settings) -> str:
     wanted["model"] = settings.model.model_dump(include=CHAT_SETTINGS)
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
     (suite,) = map(Path, agentpeft.envs.__path__)
-    policies = Path(__file__).parents[1]
-    shared = [*suite.glob("core/*.py"), *suite.glob("tasks/*.py")]
+    (policies,) = map(Path, agentpeft.policies.__path__)
     folder = _environment_folder(settings.environment.id, suite)
     theirs = (path for path in folder.rglob("*") if path.suffix in {".py", ".txt", ".toml"})
-    sources = (policies / f"{name}.py" for name in _SOURCES)
-    for path in (*sources, *sorted(shared), *sorted(theirs)):
+    shared = (path for name in ("core", "tasks") for path in (suite / name).glob("*.py"))
+    makers = (path for name in ("models", "rollout") for path in (policies / name).glob("*.py"))
+    for path in (*sorted(makers), *sorted(shared), *sorted(theirs)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -74,7 +74,7 @@ def result_and_gradients(attend, segments, states, weights, **options):
 @pytest.mark.parametrize(
     ("dtype", "limit"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.06)]
 )
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(5))
 def test_results_and_gradients_are_those_of_a_masked_square(
     monkeypatch, seed, dtype, limit, has_kernel
 ):
@@ -99,8 +99,7 @@ def test_results_and_gradients_are_those_of_a_masked_square(
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("num_repeats", [1, 2, 4, 5, 6, 7, 8, 16])
-@pytest.mark.parametrize("size", [16, 64, 80, 128, 256])
+@pytest.mark.parametrize(("size", "num_repeats"), [(16, 1), (64, 7), (80, 4), (128, 5), (256, 16)])
 def test_processors_have_a_kernel_for_every_type(dtype, size, num_repeats):
     with torch.inference_mode():
         assert shared_attention.is_right(CPU, dtype, size, num_repeats)
