@@ -124,7 +124,9 @@ class Learner:
         self._extremes = [(chosen[s.group], s) for s in choose_extremes(samples)]
         metrics = {**totals.compute_metrics(), **_compute_episode_metrics(groups)}
         metrics["train/num_dropped_groups"] = len(groups) - len(chosen)
-        return metrics | self._end_update(groups, samples, norms)
+        if self.settings.max_adapter_lag:
+            metrics |= _compute_lag_metrics(groups, self.version)
+        return metrics | self._end_update(samples, norms)
 
     def _begin_update(self) -> None:
         """Keeps what `roll_back` needs, and sets the mode: imitation uses a base's dropout."""
@@ -155,14 +157,12 @@ class Learner:
                 norms += self._step(minibatch, totals)
         return totals, norms
 
-    def _end_update(
-        self, groups: Sequence[EpisodeGroup], samples: Sequence[Sample], norms: Sequence[float]
-    ) -> dict[str, float]:
+    def _end_update(self, samples: Sequence[Sample], norms: Sequence[float]) -> dict[str, float]:
         """Makes the update a version; returns the metrics of steps and options."""
         self.peers.check_equal(self._parameters)
         metrics = {} if self._critic is None else self._critic.compute_metrics(samples)
         for hook in self._hooks:
-            metrics |= hook.end_update(groups, samples, self.version)
+            metrics |= hook.end_update(samples)
         num_retries = sum(hook.num_oom_retries for hook in self._hooks)
         by_learner = self.peers.gather(num_retries + self._runner.size.end_update())
         # Over a sharded base all learners try again where one does
@@ -358,3 +358,15 @@ def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]
         "train/accuracy": float(np.mean([t.outcome is Outcome.SUCCESS for t in episodes])),
         "train/num_tokens": int(sum(t.loss_mask.sum() for t in episodes)),
     }
+
+
+def _compute_lag_metrics(groups: Sequence[EpisodeGroup], version: int) -> dict[str, float]:
+    """Returns by how many versions the adapter that sampled a token was behind: mean and most."""
+    lags = [np.zeros(0)]
+    for group in groups:
+        for t in group.trajectories:
+            versions = group.adapter_version if t.token_versions is None else t.token_versions
+            lags.append((version - np.broadcast_to(versions, t.loss_mask.shape))[t.loss_mask])
+    every = np.concatenate(lags)
+    mean, most = (float(every.mean()), float(every.max())) if len(every) else (0.0, 0.0)
+    return {"train/adapter_lag_mean": mean, "train/adapter_lag_max": most}

@@ -21,7 +21,7 @@ from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample, Scores
-from agentpeft.policies.messages import EpisodeGroup, Floats
+from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import choose_device, load_base
 from agentpeft.policies.models.lora.open_adapters import open_adapter
 from agentpeft.policies.models.policy_base import FrozenPolicy, PolicyBase
@@ -56,12 +56,7 @@ class Distillation(LearnerHook):
         """Returns the samples with what is added, each learner asking about its share."""
         return add_teaching(samples, peers.divide(samples, self._teacher.score))
 
-    def end_update(
-        self,
-        groups: Sequence[EpisodeGroup],  # noqa: ARG002
-        samples: Sequence[Sample],
-        version: int,  # noqa: ARG002
-    ) -> dict[str, float]:
+    def end_update(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Returns the estimated reverse KL per sampled token, before the update."""
         if isinstance(self._teacher, ModelRunner):
             self.num_oom_retries = self._teacher.size.end_update()
