@@ -145,9 +145,14 @@ def _cut(
             before = before[:1]
         last_key = before[:, None] + np.arange(queries.shape[1])
         mask = np.arange(keys.shape[1]) <= last_key[:, None, :, None]
-        tensors = [torch.from_numpy(each).to(device) for each in (queries, keys)]
         is_causal = not before.any()
-        blocks.append(_Block(*tensors, None if is_causal else torch.from_numpy(mask).to(device)))
+        blocks.append(
+            _Block(
+                torch.from_numpy(queries).to(device),
+                torch.from_numpy(keys).to(device),
+                None if is_causal else torch.from_numpy(mask).to(device),
+            )
+        )
     if not groups:
         return Cut(blocks, [], [len(places)], torch.from_numpy(places).to(device))
     from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
@@ -266,10 +271,10 @@ def _attend(
     results = []
     for block in cut.blocks:
         picked = zip(row, (block.queries, block.keys, block.keys), strict=True)
-        states = [pick(each, places).transpose(1, 2) for each, places in picked]
+        queries, keys, values = (pick(each, places).transpose(1, 2) for each, places in picked)
         is_causal = block.mask is None
         result, _ = sdpa_attention_forward(
-            module, *states, block.mask, dropout, scale, is_causal=is_causal
+            module, queries, keys, values, block.mask, dropout, scale, is_causal=is_causal
         )
         results.append(result.flatten(0, 1))
     if cut.groups:

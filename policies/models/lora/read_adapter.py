@@ -166,12 +166,12 @@ def check_fits(folder: Path, saved: LoraConfig, own: LoraConfig, has_same_layers
     ]
     if not has_same_layers:
         compared.append(("target_modules", _list_targets(saved), _list_targets(own)))
-    for name, was, has in compared:
-        if was != has:
+    for name, theirs, ours in compared:
+        if theirs != ours:
             raise SettingsError(
-                f"the adapter {folder} has the lora.{name} {was!s:.300}, this run {has!s:.300}: "
-                "set it alike, or merge the adapter into its base (agentpeft merge) and start from "
-                "that"
+                f"the adapter {folder} has the lora.{name} {theirs!s:.300}, this run "
+                f"{ours!s:.300}: set it alike, or merge the adapter into its base (agentpeft "
+                "merge) and start from that"
             )
 
 
