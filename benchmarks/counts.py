@@ -10,8 +10,8 @@ is the same on every machine, but for the seconds.
                              vocabulary of 151,936, bfloat16 weights, an entropy bonus
     tokens                   what the passes of 16 groups of 8 compute, padding included, over their
                              distinct tokens: six profiles of prompts and answers
-    tokens_whole             the same where each sequence has its own prompt, over all their tokens
-    tokens_padded            the same in padded rows, as for models that cannot be packed
+    tokens_padded            the same in padded rows, as for models that cannot be packed, over all
+                             tokens of all sequences
     positions                the most tokens of a micro-batch, over its budget
     keys                     the most keys that attention gathers of a micro-batch at a time, over
                              its budget: those that it keeps for the backward pass, of answers with
@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from agentpeft.policies.engines.adapter_slots import slot_effect
 from agentpeft.policies.engines.fusing import tensor_of
 from agentpeft.policies.engines.vllm.weight_files import read_adapter, write_adapter
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
+from agentpeft.policies.learning.passes.micro_batches import MicroBatch, make_micro_batches
 from agentpeft.policies.learning.passes.packed_attention import Packing
 from agentpeft.policies.learning.samples import list_samples
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
@@ -54,6 +54,7 @@ from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import Settings
 
 VOCABULARY = 151_936
+_CPU = torch.device("cpu")
 Count = tuple[str, float, float]
 PROFILES = {
     "400 + 8 x 60": (400, 60, 0.0),
@@ -143,12 +144,11 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
         plain = sum(len(m.trajectory.prompt_ids) + len(m.trajectory.token_ids) for m in samples)
         prompts = sum(len(group.trajectories[0].prompt_ids) for group in groups)
         answers = sum(len(sample.trajectory.token_ids) for sample in samples)
-        batches, whole, padded = (
-            make_micro_batches(samples, max_tokens, layout, torch.device("cpu"))
-            for layout in get_args(Layout)
+        batches, padded = (
+            make_micro_batches(samples, max_tokens, is_packed=is_packed, device=_CPU)
+            for is_packed in (True, False)
         )
         yield f"tokens, {name}", count_tokens(batches) / (prompts + answers), 1.1
-        yield f"tokens_whole, {name}", count_tokens(whole) / plain, 1.1
         yield f"tokens_padded, {name}", count_tokens(padded) / plain, 1.1
         yield f"positions, {name}", max(b.token_ids.numel() for b in batches) / max_tokens, 1.0
         packings = [batch.packing for batch in batches if batch.packing is not None]
@@ -157,8 +157,9 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
 
 def count_keys(packing: Packing) -> int:
     """Returns the keys that attention holds beside the row's own, at most."""
-    for_a_moment = [own.places.numel() for group in packing.cut.groups for own in group]
-    return sum(block.keys.numel() for block in packing.cut.blocks) + max(for_a_moment, default=0)
+    cut = packing.cut(shares_prompts=True)
+    for_a_moment = [block.places.numel() for group in cut.groups for block in group]
+    return sum(block.keys.numel() for block in cut.blocks) + max(for_a_moment, default=0)
 
 
 def count_scored(max_tokens: int) -> Iterator[Count]:
@@ -177,7 +178,7 @@ def count_scored(max_tokens: int) -> Iterator[Count]:
     learner = Learner(settings, policy)
     policy.model.register_forward_pre_hook(note, with_kwargs=True)
     learner.update(groups)
-    alone = make_micro_batches(list_samples(mixed), max_tokens, "shared", torch.device("cpu"))
+    alone = make_micro_batches(list_samples(mixed), max_tokens, is_packed=True, device=_CPU)
     yield "scored", sum(seen) / count_tokens(alone), 1.0
 
 

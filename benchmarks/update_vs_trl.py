@@ -28,7 +28,7 @@ import numpy as np
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.models.tiny_cache import make_tiny
+from agentpeft.policies.models.pretrain import make_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.settings.config import Settings, with_overrides
 

@@ -11,7 +11,7 @@ from agentpeft.launch.checking.machine_checks import Finding
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
 from agentpeft.policies.models.lora.attach_lora import attach_lora
-from agentpeft.policies.models.tiny_cache import make_tiny
+from agentpeft.policies.models.pretrain import make_tiny
 from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest

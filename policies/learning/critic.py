@@ -51,7 +51,8 @@ class Critic:
 
     def __init__(self, settings: Settings, spec: AlgorithmSpec, policy: Policy) -> None:
         """Adds an adapter to the policy's model, if it is separate."""
-        self._training, self._spec = settings.training, spec
+        self.estimate_by_turn = partial(estimate_by_turn, spec=spec, training=settings.training)
+        self.compute_metrics = compute_critic_metrics
         output = cast(nn.Linear, policy.base.model.get_output_embeddings())  # type: ignore[no-untyped-call]
         width, device = output.weight.shape[1], output.weight.device
         self._head = nn.utils.skip_init(nn.Linear, width, 1, device=device)  # type: ignore[no-untyped-call]
@@ -88,17 +89,6 @@ class Critic:
         totals.count("value_loss", errors * turn_starts, int(turn_starts.sum().item()))
         return loss, totals
 
-    def estimate_by_turn(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Returns the samples with advantages and the critic's targets, from `Sample.old.values`.
-
-        All tokens of a turn share its advantage.
-        """
-        return estimate_by_turn(samples, self._spec, self._training)
-
-    def compute_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """See `compute_critic_metrics`."""
-        return compute_critic_metrics(samples)
-
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the weights, by name."""
         return {name: weight.detach().clone() for name, weight in self._weights.items()}
@@ -113,25 +103,27 @@ class Critic:
 def estimate_by_turn(
     samples: Sequence[Sample], spec: AlgorithmSpec, training: TrainingSettings
 ) -> list[Sample]:
-    """See `Critic.estimate_by_turn`."""
+    """Returns the samples with advantages and the critic's targets, from `Sample.old.values`.
+
+    All tokens of a turn share its advantage.
+    """
     by_gae: list[Floats] = []
     turns: list[Ids] = []
     critics: list[CriticTargets] = []
     for sample in samples:
-        old_values = cast(Floats, sample.old.values)
-        sampled = np.flatnonzero(sample.trajectory.loss_mask)
-        turn = np.searchsorted(np.array(sample.trajectory.turn_ends), sampled, side="right")
+        old_values, trajectory = cast(Floats, sample.old.values), sample.trajectory
+        turn_ends = np.array(trajectory.turn_ends)
+        turn = np.searchsorted(turn_ends, np.flatnonzero(trajectory.loss_mask), side="right")
         is_start = np.diff(turn, prepend=-1) > 0
         turn_values = old_values[is_start]
-        rewards = np.array(sample.trajectory.turn_rewards, np.float32)
+        rewards = np.array(trajectory.turn_rewards, np.float32)
         gae = compute_gae(rewards, turn_values, training.gamma, training.lambda_)
         targets = (gae + turn_values)[turn]
         critics.append(CriticTargets(old_values, targets, is_start.astype(np.float32)))
         by_gae.append(gae)
         turns.append(turn)
     flat = np.concatenate(by_gae)
-    if spec.whitens_advantages:
-        flat = whiten(flat)
+    flat = whiten(flat) if spec.whitens_advantages else flat
     advantages = np.split(flat, np.cumsum([len(gae) for gae in by_gae])[:-1])
     return [
         replace(sample, advantages=of_turns[turn], critic=critic)
@@ -148,8 +140,8 @@ def compute_critic_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     critic = [sample.critic for sample in samples if sample.critic is not None]
     if not critic:
         return {}
-    values = np.concatenate([each.old_values[each.turn_starts > 0] for each in critic])
-    targets = np.concatenate([each.targets[each.turn_starts > 0] for each in critic])
+    values = np.concatenate([c.old_values[c.turn_starts > 0] for c in critic])
+    targets = np.concatenate([c.targets[c.turn_starts > 0] for c in critic])
     unexplained = np.var(targets - values) / np.var(targets) if np.ptp(targets) else np.nan
     return {
         "train/value_mean": float(values.mean()),

@@ -37,23 +37,14 @@ class LearnerHook:
         """Adds to the gradients, once those of all learners are summed; returns the loss."""
         return Totals()
 
-    def end_update(
-        self,
-        groups: Sequence[EpisodeGroup],  # noqa: ARG002
-        samples: Sequence[Sample],  # noqa: ARG002
-        version: int,  # noqa: ARG002
-    ) -> dict[str, float]:
-        """Returns the option's metrics; the groups are as played, the version the one before."""
+    def end_update(self, samples: Sequence[Sample]) -> dict[str, float]:  # noqa: ARG002
+        """Returns the option's metrics of an update's samples."""
         return {}
 
 
 def open_hooks(settings: Settings, policy: Policy, peers: Peers) -> list[LearnerHook]:
     """Returns the options that the settings turn on. Raises: SettingsError."""
     training, hooks = settings.training, list[LearnerHook]()
-    if settings.max_adapter_lag:
-        from agentpeft.policies.learning.options.lag import AdapterLag
-
-        hooks.append(AdapterLag())
     if training.dynamic_sampling:
         from agentpeft.policies.learning.options.dynamic_sampling import DynamicSampling
 

@@ -3,7 +3,7 @@
 The stages of an update, each in a module of its own:
 
     EpisodeGroup ── samples ──▶ Sample (with advantages) ── objective.weigh
-      ── micro_batches ──▶ MicroBatch ── model_runner ──▶ Outputs ── objective.compute ──▶ loss
+      ── micro_batches ──▶ MicroBatch ── model_runner ── objective.compute ──▶ loss
 
 The learner scores samples for the first stage, cuts them into minibatches, and takes one optimizer
 step for each minibatch. A token's weight in the loss is settled over the whole minibatch, so how
@@ -15,7 +15,7 @@ update's end all must have the same weights to the bit.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -73,19 +73,19 @@ class Learner:
         the settings ask for it. Raises: SettingsError.
         """
         self.settings, self.policy, self.peers = settings, policy, peers
+        self._sharded_base = sharded_base
         if sharded_base is None and settings.learners.shard_base:
             from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
             device = choose_device(settings.learners.num_gpus_per_learner)
-            sharded_base = ShardedBase(policy, peers, device)
-        self._sharded_base = sharded_base
+            self._sharded_base = ShardedBase(policy, peers, device)
         self.version = 0
         self.baseline: float | None = None
         self._extremes: list[tuple[EpisodeGroup, Sample]] = []
         self._spec = algorithm_of(settings.training)
         self._objective = Objective(settings, self._spec)
         self._critic = self._open_critic()
-        self._runner = ModelRunner(settings, policy, self._critic, sharded_base)
+        self._runner = ModelRunner(settings, policy, self._critic, self._sharded_base)
         self._parameters = self._runner.parameters
         # Few steps from a good start: decay would only pull an adapter back to its beginning
         self._optimizer = torch.optim.AdamW(self._parameters, weight_decay=0.0, fused=True)
@@ -124,7 +124,9 @@ class Learner:
         self._extremes = [(chosen[s.group], s) for s in choose_extremes(samples)]
         metrics = {**totals.compute_metrics(), **_compute_episode_metrics(groups)}
         metrics["train/num_dropped_groups"] = len(groups) - len(chosen)
-        return metrics | self._end_update(groups, samples, norms)
+        if self.settings.max_adapter_lag:
+            metrics |= _compute_lag_metrics(groups, self.version)
+        return metrics | self._end_update(samples, norms)
 
     def _begin_update(self) -> None:
         """Keeps what `roll_back` needs, and sets the mode: imitation uses a base's dropout."""
@@ -137,7 +139,7 @@ class Learner:
         self.policy.model.train(self._spec.is_supervised or checkpointing)
 
     def _move_baseline(self, groups: Sequence[EpisodeGroup]) -> float:
-        """Returns the baseline of earlier updates, and takes in the groups' mean return."""
+        """Returns the baseline of earlier updates, and moves it by the groups' mean return."""
         mean = float(np.mean([t.episode_return for group in groups for t in group.trajectories]))
         baseline = mean if self.baseline is None else self.baseline
         self.baseline = _BASELINE_MOMENTUM * baseline + (1 - _BASELINE_MOMENTUM) * mean
@@ -145,9 +147,9 @@ class Learner:
 
     def _take_steps(self, samples: Sequence[Sample]) -> tuple[Totals, list[float]]:
         """Takes all optimizer steps; returns their totals, and the gradients' norms."""
-        self._lr = compute_lr(self.settings.training, self._num_updates)
+        lr = compute_lr(self.settings.training, self._num_updates)
         for group in self._optimizer.param_groups:
-            group["lr"] = self._lr
+            group["lr"] = lr
         totals = Totals()
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
@@ -155,22 +157,14 @@ class Learner:
                 norms += self._step(minibatch, totals)
         return totals, norms
 
-    def _end_update(
-        self, groups: Sequence[EpisodeGroup], samples: Sequence[Sample], norms: Sequence[float]
-    ) -> dict[str, float]:
+    def _end_update(self, samples: Sequence[Sample], norms: Sequence[float]) -> dict[str, float]:
         """Makes the update a version; returns the metrics of steps and options."""
         self.peers.check_equal(self._parameters)
-        metrics = {
-            "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
-            "train/lr": self._lr,
-        }
-        if self._critic is not None:
-            metrics |= self._critic.compute_metrics(samples)
+        metrics = {} if self._critic is None else self._critic.compute_metrics(samples)
         for hook in self._hooks:
-            metrics |= hook.end_update(groups, samples, self.version)
-        num_retries = self._runner.size.end_update()
-        num_retries += sum(hook.num_oom_retries for hook in self._hooks)
-        by_learner = self.peers.gather(num_retries)
+            metrics |= hook.end_update(samples)
+        num_retries = sum(hook.num_oom_retries for hook in self._hooks)
+        by_learner = self.peers.gather(num_retries + self._runner.size.end_update())
         # Over a sharded base all learners try again where one does
         self._num_oom_retries += max(by_learner) if self._sharded_base else sum(by_learner)
         self._num_without_step += not norms
@@ -178,6 +172,8 @@ class Learner:
         self.version += 1
         self._is_updating = False
         return metrics | {
+            "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
+            "train/lr": self._optimizer.param_groups[0]["lr"],
             "train/baseline": cast(float, self.baseline),
             "train/num_skipped_updates": self._num_without_step,
             "train/num_nonfinite_steps": self._num_nonfinite,
@@ -278,32 +274,26 @@ class Learner:
             with self.policy.reference():
                 scores = self._score(samples)
             samples = [replace(s, reference=r) for s, r in zip(samples, scores, strict=True)]
-        needs_all = any(hook.needs_logprobs for hook in self._hooks)
+        is_taught = any(hook.needs_logprobs for hook in self._hooks)
         is_ratio_moving = self._spec.num_epochs * training.num_minibatches > 1
         # The critic's pass always, the policy's only where its old log-probabilities are read
-        passes = [p for p in self._runner.passes if p.has_values or needs_all or is_ratio_moving]
-        if needs_all or self._critic is not None:
-            samples = self._score_old(samples, passes, lambda _: True)
+        passes = [p for p in self._runner.passes if p.has_values or is_taught or is_ratio_moving]
+        needs_all = is_taught or self._critic is not None
+        if needs_all:
+            scores = self._score(samples, passes)
+            samples = [replace(s, old=old) for s, old in zip(samples, scores, strict=True)]
         if self._critic is None:
             samples = estimate_by_episode(samples, self._spec, baseline)
         else:
             samples = self._critic.estimate_by_turn(samples)
         samples = [sample for sample in samples if sample.num_sampled_tokens]
-        if is_ratio_moving and not needs_all and self._critic is None:
-            samples = self._score_old(samples, passes, self._objective.can_learn)
+        if is_ratio_moving and not needs_all:
+            can_learn = self._objective.can_learn
+            old = iter(self._score([s for s in samples if can_learn(s)], passes))
+            samples = [replace(s, old=next(old)) if can_learn(s) else s for s in samples]
         for hook in self._hooks:
             samples = hook.teach(samples, self.peers)
         return samples
-
-    def _score_old(
-        self,
-        samples: Sequence[Sample],
-        passes: Sequence[Pass],
-        is_needed: Callable[[Sample], bool],
-    ) -> list[Sample]:
-        """Returns the samples, with scores by the weights before the update where needed."""
-        scores = iter(self._score([s for s in samples if is_needed(s)], passes))
-        return [replace(s, old=next(scores)) if is_needed(s) else s for s in samples]
 
     def _score(
         self, samples: Sequence[Sample], passes: Sequence[Pass] = (POLICY_PASS,)
@@ -333,21 +323,18 @@ class Learner:
             whole.add(part)
         limit = self.settings.training.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
-        if not (np.isfinite(whole.loss) and np.isfinite(norm)):
-            self._skip(whole.loss, norm)
-            return []
-        self._optimizer.step()
-        self._num_nonfinite = 0
-        totals.add(whole)
-        return [norm]
-
-    def _skip(self, loss: float, norm: float) -> None:
+        if np.isfinite(whole.loss) and np.isfinite(norm):
+            self._optimizer.step()
+            self._num_nonfinite = 0
+            totals.add(whole)
+            return [norm]
         self._num_nonfinite += 1
         if self._num_nonfinite > _MAX_NONFINITE_STEPS:
             raise TrainingError(
-                f"{self._num_nonfinite} steps in a row had no finite gradient (loss {loss}, "
+                f"{self._num_nonfinite} steps in a row had no finite gradient (loss {whole.loss}, "
                 f"norm {norm}): lower training.lr"
             )
+        return []
 
 
 def compute_lr(training: TrainingSettings, iteration: int) -> float:
@@ -371,3 +358,15 @@ def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]
         "train/accuracy": float(np.mean([t.outcome is Outcome.SUCCESS for t in episodes])),
         "train/num_tokens": int(sum(t.loss_mask.sum() for t in episodes)),
     }
+
+
+def _compute_lag_metrics(groups: Sequence[EpisodeGroup], version: int) -> dict[str, float]:
+    """Returns by how many versions the adapter that sampled a token was behind: mean and most."""
+    lags = [np.zeros(0)]
+    for group in groups:
+        for t in group.trajectories:
+            versions = group.adapter_version if t.token_versions is None else t.token_versions
+            lags.append((version - np.broadcast_to(versions, t.loss_mask.shape))[t.loss_mask])
+    every = np.concatenate(lags)
+    mean, most = (float(every.mean()), float(every.max())) if len(every) else (0.0, 0.0)
+    return {"train/adapter_lag_mean": mean, "train/adapter_lag_max": most}

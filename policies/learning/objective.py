@@ -18,38 +18,6 @@ _OLDER_CAP = 2.0
 """The importance cap for samples drawn by older adapters, unless the settings name one."""
 
 
-@dataclass(frozen=True)
-class LossInputs:
-    """What the loss reads of a micro-batch's sampled tokens beside the model's outputs, (N,) each.
-
-    `weights`: each token's weight in the loss. `sequences`: the number of each token's sample in
-    the micro-batch, which has whole samples only. None: not computed.
-    """
-
-    sampling_logprobs: Tensor
-    advantages: Tensor
-    weights: Tensor
-    sequences: Tensor
-    old_logprobs: Tensor | None
-    reference_logprobs: Tensor | None
-
-
-def make_loss_inputs(samples: Sequence[Sample], device: torch.device) -> LossInputs:
-    """Returns the samples' numbers, one sample after the other."""
-    lengths = [sample.num_sampled_tokens for sample in samples]
-    sampled = ((s.trajectory.sampling_logprobs, s.trajectory.loss_mask) for s in samples)
-    old = [s.old.logprobs for s in samples if s.old.logprobs is not None]
-    reference = [s.reference.logprobs for s in samples if s.reference.logprobs is not None]
-    return LossInputs(
-        sampling_logprobs=join([logprobs[mask] for logprobs, mask in sampled], device),
-        advantages=join([s.advantages for s in samples], device),
-        weights=spread([s.token_weight for s in samples], samples, device),
-        sequences=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
-        old_logprobs=join(old, device) if old else None,
-        reference_logprobs=join(reference, device) if reference else None,
-    )
-
-
 def join(arrays: Sequence[Floats], device: torch.device) -> Tensor:
     """Returns arrays of samples, one behind the other."""
     return torch.from_numpy(np.concatenate(arrays)).to(device)
@@ -121,37 +89,43 @@ class Objective:
         return self._kl_coeff > 0 or self._spec.entropy_coeff > 0 or bool(sample.advantages.any())
 
     def compute(
-        self, logprobs: Tensor, entropy: Tensor, inputs: LossInputs
+        self, logprobs: Tensor, entropy: Tensor, samples: Sequence[Sample]
     ) -> tuple[Tensor, Totals]:
         """Returns the loss of a micro-batch's sampled tokens, and its totals.
 
-        Log-probabilities and entropies (in nats) are the policy's, (N,) each.
+        Log-probabilities and entropies (in nats) are the policy's, (N,) each, sample by sample.
         """
-        spec, totals = self._spec, Totals()
-        old = logprobs.detach() if inputs.old_logprobs is None else inputs.old_logprobs
-        compared = old
+        spec, totals, device = self._spec, Totals(), logprobs.device
+        advantages = join([s.advantages for s in samples], device)
+        weights = spread([s.token_weight for s in samples], samples, device)
+        played = [s.trajectory for s in samples]
+        sampling_logprobs = join([t.sampling_logprobs[t.loss_mask] for t in played], device)
+        scored = [s.old.logprobs for s in samples if s.old.logprobs is not None]
+        reference = [s.reference.logprobs for s in samples if s.reference.logprobs is not None]
+        old = compared = join(scored, device) if scored else logprobs.detach()
         if spec.ratio == "sequence":
-            compared = losses.spread_ratio(logprobs, old, inputs.sequences)
-        per_token = spec.policy_loss(logprobs, compared, inputs.advantages, spec.clip)
+            lengths = [sample.num_sampled_tokens for sample in samples]
+            sequences = torch.from_numpy(np.repeat(np.arange(len(samples)), lengths)).to(device)
+            compared = losses.spread_ratio(logprobs, old, sequences)
+        per_token = spec.policy_loss(logprobs, compared, advantages, spec.clip)
         if self._importance_cap is not None:
-            sampled = inputs.sampling_logprobs
-            importance = losses.importance_weights(old, sampled, self._importance_cap)
+            importance = losses.importance_weights(old, sampling_logprobs, self._importance_cap)
             per_token = per_token * importance
             totals.count("importance_weight", importance)
         totals.count("policy_loss", per_token)
-        if inputs.reference_logprobs is not None:
-            kl = losses.compute_kl(logprobs, inputs.reference_logprobs)
+        if reference:
+            kl = losses.compute_kl(logprobs, join(reference, device))
             per_token = per_token + self._kl_coeff * kl
             totals.count("kl", kl)
         if spec.entropy_coeff > 0:
             per_token = per_token - spec.entropy_coeff * entropy
         totals.count("entropy", entropy)
-        is_clipped = losses.is_clipped(logprobs, compared, inputs.advantages, spec.clip)
+        is_clipped = losses.is_clipped(logprobs, compared, advantages, spec.clip)
         totals.count("clip_fraction", is_clipped.float())
         if not spec.is_supervised:
-            mismatch = (old - inputs.sampling_logprobs).abs()
+            mismatch = (old - sampling_logprobs).abs()
             totals.count("mismatch_mean", mismatch)
             totals.mismatch_max = mismatch.max().item()
-        loss = (per_token * inputs.weights).sum()
+        loss = (per_token * weights).sum()
         totals.loss = loss.item()
         return loss, totals

@@ -26,8 +26,11 @@ def find_dequantized(folder: Path, settings: Settings, num_gpus: float) -> Path:
     from agentpeft.policies.models.tiny_cache import CACHE_VARIABLE, cache_dir
 
     _need_quantizer()
-    cache = cache_dir()
-    copy = cache / f"dequantized-{_key_of_copy(folder, settings, num_gpus)}"
+    device, cache = choose_device(num_gpus), cache_dir()
+    dtype = choose_dtype(settings.model, device)
+    depends_on = (read_file_states(folder), str(dtype), device.type, version("bitsandbytes"))
+    key = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:16]
+    copy = cache / f"dequantized-{key}"
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with copy.with_suffix(".lock").open("ab") as lock:
@@ -43,14 +46,6 @@ def find_dequantized(folder: Path, settings: Settings, num_gpus: float) -> Path:
             f"the cache {cache} cannot be written ({error}); set {CACHE_VARIABLE}"
         ) from None
     return copy
-
-
-def _key_of_copy(folder: Path, settings: Settings, num_gpus: float) -> str:
-    """Returns 16 hexadecimal digits over what the numbers of a dequantized copy depend on."""
-    device = choose_device(num_gpus)
-    dtype = choose_dtype(settings.model, device)
-    wanted = (read_file_states(folder), str(dtype), device.type, version("bitsandbytes"))
-    return hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]
 
 
 def keep_layout(network: PreTrainedModel) -> None:

@@ -17,20 +17,6 @@ from agentpeft.policies.models.policy_base import PolicyBase, Progress, place
 from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
-__all__ = [
-    "PolicyBase",
-    "Progress",
-    "choose_device",
-    "choose_dtype",
-    "choose_serving",
-    "find_base",
-    "find_served_base",
-    "load_base",
-    "load_served_base",
-    "travels_in_bfloat16",
-    "uses_autocast",
-]
-
 _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
 
 
@@ -76,11 +62,11 @@ def load_served_base(settings: Settings, num_gpus: float = 0.0) -> PolicyBase:
     Raises: SettingsError.
     """
     base = load_base(settings, num_gpus, is_frozen=True)
-    if not settings.model.is_in_4_bits:
-        return base
-    dtype = choose_dtype(settings.model, choose_device(num_gpus))
-    plain = base.model.dequantize(dtype)  # type: ignore[no-untyped-call]
-    return replace(base, model=plain.train(False))
+    if settings.model.is_in_4_bits:
+        dtype = choose_dtype(settings.model, choose_device(num_gpus))
+        plain = base.model.dequantize(dtype)  # type: ignore[no-untyped-call]
+        base = replace(base, model=plain.train(False))
+    return base
 
 
 def choose_device(num_gpus: float) -> torch.device:
@@ -134,9 +120,7 @@ def find_base(settings: Settings) -> tuple[Path, PreTrainedTokenizerBase]:
     But for the tiny model, which is made where it is not in the cache. Raises: SettingsError.
     """
     if settings.model.name == "tiny":
-        from agentpeft.policies.models.tiny_cache import load_tiny
-
-        base = load_tiny(settings)
+        base = load_base(settings)
         return Path(base.name), base.tokenizer
     from agentpeft.policies.models.saved_model import find_saved
 
@@ -152,8 +136,8 @@ def find_served_base(
     it, once on each machine. Raises: SettingsError.
     """
     folder, tokenizer = find_base(settings)
-    if not settings.model.is_in_4_bits:
-        return folder, tokenizer
-    from agentpeft.policies.models.four_bits import find_dequantized
+    if settings.model.is_in_4_bits:
+        from agentpeft.policies.models.four_bits import find_dequantized
 
-    return find_dequantized(folder, settings, num_gpus), tokenizer
+        folder = find_dequantized(folder, settings, num_gpus)
+    return folder, tokenizer

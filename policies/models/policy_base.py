@@ -1,7 +1,7 @@
 """`PolicyBase`: a causal language model with its tokenizer, before an adapter is attached.
 
 Where several models of a process stand on one frozen base (a learner, its teacher, the engine
-beside it), `place_frozen` gives them one copy of its weights.
+beside it), `place` gives them one copy of its weights.
 """
 
 import hashlib
@@ -51,12 +51,15 @@ class _FrozenWeights(dict[str, torch.Tensor]):
 _PLACED: WeakValueDictionary[Hashable, _FrozenWeights] = WeakValueDictionary()
 
 
-def place_frozen(model: PreTrainedModel, source: Hashable, device: torch.device) -> None:
-    """Moves a model to a device; from then on nobody may write into its weights.
+def place(model: PreTrainedModel, device: torch.device, shared_from: Path | None) -> None:
+    """Moves a model to its device; nobody may write into the weights of one that is shared.
 
-    Of equal sources a process has one copy of the weights for each type and device.
+    Of equal folders, `shared_from`, a process has one copy of the weights for each type and device.
     """
-    key = source, model.dtype, device
+    if shared_from is None:
+        model.to(device)  # type: ignore[arg-type]
+        return
+    key = read_file_states(shared_from), model.dtype, device
     frozen = _PLACED.get(key)
     if frozen is not None:
         for name, parameter in model.named_parameters():
@@ -93,14 +96,6 @@ def compute_fingerprint(model: torch.nn.Module) -> str:
         digest.update(f"{name}{tuple(weight.shape)}".encode())
         digest.update(weight.float().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def place(network: PreTrainedModel, device: torch.device, shared_from: Path | None) -> None:
-    """Moves a model to its device; one from a folder that others share takes their weights."""
-    if shared_from is None:
-        network.to(device)  # type: ignore[arg-type]
-    else:
-        place_frozen(network, read_file_states(shared_from), device)
 
 
 def read_file_states(folder: Path) -> tuple[tuple[str, int], ...]:

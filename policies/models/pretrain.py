@@ -1,4 +1,4 @@
-"""Pretraining of the tiny model: all its weights imitate the oracle, before there is an adapter.
+"""Makes the tiny model and pretrains it: all its weights imitate the oracle.
 
 `warm_start.num_steps` means these steps for the tiny model. For any other model it means supervised
 steps of the learner with the adapter (`Learner.sft_update`), which this module has no part in.
@@ -10,9 +10,9 @@ measured with them, would change. Nor is the optimizer the learner's.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -25,15 +25,23 @@ from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
-from agentpeft.policies.models.policy_base import PolicyBase, Progress
-from agentpeft.policies.rollout.chat import ChatFormat, make_chat
-from agentpeft.policies.rollout.oracle import WarmStartBatches
+from agentpeft.policies.models.batch_maker import open_batches
+from agentpeft.policies.models.policy_base import (
+    FINGERPRINT_KEY,
+    PolicyBase,
+    Progress,
+    compute_fingerprint,
+)
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.rollout.chat import make_chat
+from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environments
 from agentpeft.policies.settings.config import Settings, WarmStartSettings
 from agentpeft.policies.settings.tasks import SUCCESS_WINDOW
 
+_NUM_CORPUS_TASKS = 1000
+_MAX_CORPUS_CHARS, _MAX_TEXT_CHARS = 50_000_000, 20_000
+"""The vocabulary is learnt from no more: an environment may have prompts of many MB."""
 _MAX_TOKENS = 1024  # larger ones no longer fit the processor's caches, and are padded more
-_MANY_STEPS = 100
-"""For fewer, a process that makes batches takes longer to start than it saves."""
 _WARMUP = 0.05
 _MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # the steepest at zero: small singular values grow first
@@ -95,6 +103,28 @@ class PretrainSchedule:
         return success is not None and is_full and bool(np.mean(self._recent) >= success)
 
 
+def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
+    """Returns a new model, pretrained on oracle episodes for `warm_start.num_steps`.
+
+    Its tokens come from such episodes too, of the first stage: others would stay without meaning.
+    """
+    environment = warm_start_environments(settings)[0]
+    corpus = oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed)
+    base = build_tiny(settings.tiny, _limit(corpus), settings.seed)
+    if settings.warm_start.num_steps:
+        pretrain(base, settings, progress)
+    base.model.config.update({FINGERPRINT_KEY: compute_fingerprint(base.model)})
+    return base
+
+
+def _limit(corpus: Iterator[str]) -> Iterator[str]:
+    """Yields the beginnings of texts, until they are enough for a vocabulary."""
+    num_chars = 0
+    while num_chars < _MAX_CORPUS_CHARS and (text := next(corpus, None)) is not None:
+        num_chars += len(text)
+        yield text[:_MAX_TEXT_CHARS]
+
+
 def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = None) -> None:
     """Trains all weights in place on the actions' tokens; `progress` is told of every step.
 
@@ -108,7 +138,7 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     schedule = PretrainSchedule(warm_start)
     chat = make_chat(base, settings)
     model.train()
-    with _one_core_each() as pool, _open_batches(settings, chat) as make_batch:
+    with _one_core_each() as pool, open_batches(settings, chat) as make_batch:
         optimizers = _make_optimizers(model, warm_start.lr, pool)
         while not schedule.is_done:
             groups = make_batch(schedule.num_done, schedule.stage)
@@ -124,21 +154,6 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
                 progress(schedule.num_done, loss, success)
     model.zero_grad()
     model.train(False)
-
-
-@contextmanager
-def _open_batches(
-    settings: Settings, chat: ChatFormat
-) -> Iterator[Callable[[int, int], list[EpisodeGroup]]]:
-    """Gives `WarmStartBatches.make`; many batches are made ahead by another process."""
-    if settings.warm_start.num_steps >= _MANY_STEPS:
-        from agentpeft.policies.models.batch_maker import open_batches
-
-        with open_batches(settings, chat) as make:
-            yield make
-    else:
-        with closing(WarmStartBatches(settings, chat)) as batches:
-            yield batches.make
 
 
 @contextmanager

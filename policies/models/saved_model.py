@@ -31,24 +31,54 @@ def load_saved(
     model: ModelSettings, device: torch.device, dtype: torch.dtype, is_frozen: bool
 ) -> PolicyBase:
     """Returns the model that the settings name, or an adapter's base. Raises: SettingsError."""
-    name = _import_own_classes(model.name)
-    folder = Path(name).expanduser()
-    if (folder / ADAPTER_CONFIG).is_file():
-        path = str(folder.resolve())
-        return _load(_base_of_adapter(folder), model, device, dtype, path, is_frozen)
-    return _load(name, model, device, dtype, model.adapter, is_frozen)
+    name, folder, adapter_path = _find_base(model)
+    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
+    if model.is_in_4_bits:
+        from agentpeft.policies.models.four_bits import make_four_bit_config
+
+        options["quantization_config"] = make_four_bit_config(dtype)
+        options["device_map"] = {"": device}
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+        tokenizer = _load_tokenizer(folder)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
+    network: PreTrainedModel = loaded[0]
+    _check_whole(name, network, loaded[1], tokenizer)
+    if model.is_in_4_bits:
+        from agentpeft.policies.models.four_bits import keep_layout
+
+        keep_layout(network)
+    else:
+        place(network, device, folder if is_frozen else None)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    use_float_head(network)
+    source = str(folder) if _is_path(name) else name
+    return PolicyBase(network.train(False), tokenizer, source, adapter_path)
 
 
 def find_saved(model: ModelSettings) -> tuple[Path, PreTrainedTokenizerBase]:
     """Returns the folder and the tokenizer of what `load_saved` loads. Raises: SettingsError."""
-    name = _import_own_classes(model.name)
-    if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
-        name = _base_of_adapter(Path(name).expanduser())
-    folder = _find_folder(name)
+    name, folder, _ = _find_base(model)
     try:
         return folder, _load_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:
         raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
+
+
+def _find_base(model: ModelSettings) -> tuple[str, Path, str | None]:
+    """Returns the base's name and folder, and the adapter that training starts from."""
+    name, adapter_path = _import_own_classes(model.name), model.adapter
+    folder = Path(name).expanduser()
+    if (folder / ADAPTER_CONFIG).is_file():
+        name, adapter_path = _base_of_adapter(folder), str(folder.resolve())
+    folder = Path(name).expanduser().resolve() if _is_path(name) else _fetch(name)
+    if not (folder / "config.json").is_file():
+        raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
+    return name, folder, adapter_path
 
 
 def _import_own_classes(name: str) -> str:
@@ -78,42 +108,6 @@ def _base_of_adapter(folder: Path) -> str:
 def _is_path(name: str) -> bool:
     """Returns whether a name cannot be a hub id ("name" or "owner/name")."""
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).exists()
-
-
-def _load(
-    name: str,
-    model: ModelSettings,
-    device: torch.device,
-    dtype: torch.dtype,
-    adapter_path: str | None,
-    is_frozen: bool,
-) -> PolicyBase:
-    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
-    if model.is_in_4_bits:
-        from agentpeft.policies.models.four_bits import make_four_bit_config
-
-        options["quantization_config"] = make_four_bit_config(options["dtype"])
-        options["device_map"] = {"": device}
-    folder = _find_folder(name)
-    try:
-        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
-        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
-        tokenizer = _load_tokenizer(folder)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
-    network: PreTrainedModel = loaded[0]
-    _check_whole(name, network, loaded[1], tokenizer)
-    if model.is_in_4_bits:
-        from agentpeft.policies.models.four_bits import keep_layout
-
-        keep_layout(network)
-    else:
-        place(network, device, folder if is_frozen else None)
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    use_float_head(network)
-    source = str(folder) if _is_path(name) else name
-    return PolicyBase(network.train(False), tokenizer, source, adapter_path)
 
 
 def _check_whole(
@@ -151,13 +145,6 @@ def _check_whole(
             f"model {name!r}: its tokenizer has {tokenizer.vocab_size} tokens, and the model "
             f"{len(embeddings.weight)}: one of them is another model's"
         )
-
-
-def _find_folder(name: str) -> Path:
-    folder = Path(name).expanduser().resolve() if _is_path(name) else _fetch(name)
-    if not (folder / "config.json").is_file():
-        raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
-    return folder
 
 
 def _fetch(name: str) -> Path:

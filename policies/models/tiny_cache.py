@@ -8,46 +8,22 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import agentpeft.envs
+import agentpeft.policies
 from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import find_own_module
 from agentpeft.envs.system.whole_files import making
-from agentpeft.policies.models.policy_base import (
-    FINGERPRINT_KEY,
-    PolicyBase,
-    Progress,
-    compute_fingerprint,
-)
+from agentpeft.policies.models.policy_base import PolicyBase, Progress, compute_fingerprint
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.model import CHAT_SETTINGS
 from agentpeft.policies.settings.named_files import find_path, hash_files, rename_files
 
 logger = logging.getLogger(__name__)
-_NUM_CORPUS_TASKS = 1000
-_MAX_CORPUS_CHARS, _MAX_TEXT_CHARS = 50_000_000, 20_000
-"""The vocabulary is learnt from no more: an environment may have prompts of many MB."""
-_SOURCES = (
-    "models/batch_maker",
-    "models/induction",
-    "models/pretrain",
-    "models/tiny",
-    "models/tiny_cache",
-    "settings/model",
-    "rollout/chat",
-    "rollout/chat_rows",
-    "rollout/episodes",
-    "rollout/oracle",
-    "rollout/play",
-    "rollout/thoughts",
-    "rollout/tool_chat",
-)
 CACHE_VARIABLE = "AGENTPEFT_CACHE"
 _MAX_WRITES = 3
 """Another process may have found the entry damaged before, and delete it after it was mended."""
@@ -59,22 +35,21 @@ def load_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBas
     Raises: SettingsError if it cannot be made, or the cache cannot be written.
     """
     folder = cache_dir() / f"tiny-{compute_key(settings)}"
-    base = _read(folder)
-    if base is None:
-        made = make_tiny(settings, progress)
-        for _ in range(_MAX_WRITES):
-            try:
-                _write(made, folder)
-            except (OSError, SafetensorError) as error:
-                raise SettingsError(
-                    f"the cache {folder.parent} cannot be written ({error}); set {CACHE_VARIABLE}"
-                ) from None
-            base = _read(folder)
-            if base is not None:
-                break
-    if base is None:
-        raise SettingsError(f"the cache entry {folder} is damaged as soon as it is written")
-    return base
+    if (base := _read(folder)) is not None:
+        return base
+    from agentpeft.policies.models.pretrain import make_tiny  # one in the cache needs none of it
+
+    made = make_tiny(settings, progress)
+    for _ in range(_MAX_WRITES):
+        try:
+            _write(made, folder)
+        except (OSError, SafetensorError) as error:
+            raise SettingsError(
+                f"the cache {folder.parent} cannot be written ({error}); set {CACHE_VARIABLE}"
+            ) from None
+        if (base := _read(folder)) is not None:
+            return base
+    raise SettingsError(f"the cache entry {folder} is damaged as soon as it is written")
 
 
 def cache_dir() -> Path:
@@ -91,12 +66,13 @@ def compute_key(settings: Settings) -> str:
     wanted["model"] = settings.model.model_dump(include=CHAT_SETTINGS)
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
     (suite,) = map(Path, agentpeft.envs.__path__)
-    policies = Path(__file__).parents[1]
-    own = [policies / f"{name}.py" for name in _SOURCES]
-    shared = [*suite.glob("core/*.py"), *suite.glob("tasks/*.py")]
+    (policies,) = map(Path, agentpeft.policies.__path__)
     folder = _environment_folder(settings.environment.id, suite)
     theirs = (path for path in folder.rglob("*") if path.suffix in {".py", ".txt", ".toml"})
-    for path in chain(own, sorted(shared), sorted(theirs)):
+    shared = (path for name in ("core", "tasks") for path in (suite / name).glob("*.py"))
+    makers = (path for name in ("models", "rollout") for path in (policies / name).glob("*.py"))
+    shape = policies / "settings" / "model.py"
+    for path in (shape, *sorted(makers), *sorted(shared), *sorted(theirs)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -112,47 +88,20 @@ def _environment_folder(env_id: str, suite: Path) -> Path:
     return suite / parts[2] if len(parts) > 3 else suite
 
 
-def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
-    """Returns a new model, pretrained on oracle episodes for `warm_start.num_steps`.
-
-    Its tokens come from such episodes too, of the first stage: others would stay without meaning.
-    """
-    # A model in the cache needs nothing of this
-    from agentpeft.policies.models.pretrain import pretrain
-    from agentpeft.policies.models.tiny import build_tiny
-    from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environments
-
-    environment = warm_start_environments(settings)[0]
-    corpus = oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed)
-    base = build_tiny(settings.tiny, _limit(corpus), settings.seed)
-    if settings.warm_start.num_steps:
-        pretrain(base, settings, progress)
-    base.model.config.update({FINGERPRINT_KEY: compute_fingerprint(base.model)})
-    return base
-
-
-def _limit(corpus: Iterator[str]) -> Iterator[str]:
-    """Yields the beginnings of texts, until they are enough for a vocabulary."""
-    num_chars = 0
-    while num_chars < _MAX_CORPUS_CHARS and (text := next(corpus, None)) is not None:
-        num_chars += len(text)
-        yield text[:_MAX_TEXT_CHARS]
-
-
 def _read(folder: Path) -> PolicyBase | None:
     """Returns a whole entry; None where there is none or it is damaged, which is then deleted."""
     if not folder.exists():
         return None
+    problem = "its weights are others than when it was made"
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
-        logger.warning("the cached model %s is damaged and is made again: %s", folder, error)
-    else:
         base = PolicyBase(model.train(False), tokenizer, str(folder))
         if base.fingerprint == compute_fingerprint(model):
             return base
-        logger.warning("the cached model %s is damaged and is made again", folder)
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+        problem = str(error)
+    logger.warning("the cached model %s is damaged and is made again: %s", folder, problem)
     shutil.rmtree(folder, ignore_errors=True)
     return None
 

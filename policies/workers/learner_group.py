@@ -16,7 +16,7 @@ from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
 from agentpeft.policies.errors import CheckpointError, PayloadLostError
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.learning.peers import Peers, open_store
 from agentpeft.policies.learning.samples import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
@@ -61,10 +61,7 @@ class LearnerActor(Actor):
             gradient_checkpointing=own.gradient_checkpointing,
         )
         if self.store is not None:  # not before: transformers loads otherwise in a process group
-            from agentpeft.policies.learning.joined_peers import JoinedPeers
-
-            is_gpu = own.num_gpus_per_learner > 0
-            peers = JoinedPeers(self.store, self.rank, own.num_learners, is_gpu)
+            peers.join(self.store, self.rank, own.num_learners, own.num_gpus_per_learner > 0)
         self.learner = Learner(settings, policy, peers)
 
     def receive(self, groups: Sequence[Ref]) -> None:
@@ -197,7 +194,6 @@ class LearnerGroup:
         self._is_sharded, self._wait = own.shard_base, wait
         self._store: TCPStore | None = None  # nccl asks it at the first update
         if own.num_learners > 1:
-            from agentpeft.policies.learning.joined_peers import open_store
             from agentpeft.policies.workers.ray_actors import find_node_address
 
             self._store = open_store(find_node_address())

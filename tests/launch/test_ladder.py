@@ -11,7 +11,7 @@ from agentpeft.policies.engines.fusing import ServedEffect
 from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.models.lora.attach_lora import attach_lora
-from agentpeft.policies.models.tiny_cache import make_tiny
+from agentpeft.policies.models.pretrain import make_tiny
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 

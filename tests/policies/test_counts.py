@@ -17,5 +17,5 @@ def test_counts_are_within_their_bounds():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(rows) == 34
+    assert len(rows) == 28
     assert [row for row in rows if not row["within"]] == []

@@ -58,7 +58,7 @@ def attend_packed(segments, query, key, value, scale, dropout=0.0):
     module = nn.Module()
     module.num_key_value_groups = query.shape[1] // key.shape[1]
     packing = Packing(segments, CPU)
-    assert len(packing.cut.groups) == len({s.context[0] for s in segments if len(s.context)})
+    assert len(packing.large_groups) == len({s.context[0] for s in segments if len(s.context)})
     states = (each.transpose(0, 1)[None] for each in (query, key, value))
     result, _ = _attend(module, *states, None, packing=packing, scaling=scale, dropout=dropout)
     return result[0]
@@ -74,12 +74,12 @@ def result_and_gradients(attend, segments, states, weights, **options):
 @pytest.mark.parametrize(
     ("dtype", "limit"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.06)]
 )
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(5))
 def test_results_and_gradients_are_those_of_a_masked_square(
     monkeypatch, seed, dtype, limit, has_kernel
 ):
     if not has_kernel:
-        monkeypatch.setattr(shared_attention, "_has_kernel", lambda *_: False)
+        monkeypatch.setattr(packed_attention, "find_kernel", lambda *_: None)
     rng = np.random.default_rng(seed)
     segments, num_tokens = draw_segments(rng, num_groups=int(rng.integers(1, 6)))
     num_heads, num_repeats, size = rng.integers(1, 4), rng.integers(1, 4), 8 * rng.integers(1, 9)
@@ -99,11 +99,10 @@ def test_results_and_gradients_are_those_of_a_masked_square(
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("num_repeats", [1, 2, 4, 5, 6, 7, 8, 16])
-@pytest.mark.parametrize("size", [16, 64, 80, 128, 256])
+@pytest.mark.parametrize(("size", "num_repeats"), [(16, 1), (64, 7), (80, 4), (128, 5), (256, 16)])
 def test_processors_have_a_kernel_for_every_type(dtype, size, num_repeats):
     with torch.inference_mode():
-        assert shared_attention._has_kernel.__wrapped__(CPU, dtype, size, num_repeats)
+        assert shared_attention.is_right(CPU, dtype, size, num_repeats)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -123,7 +122,7 @@ def test_a_kernel_that_fails_or_is_wrong_is_not_used(monkeypatch, damage, dtype)
 
     monkeypatch.setattr(shared_attention, "_attend", wrong)
     monkeypatch.setattr(shared_attention, "_attend_backward", wrong_backward)
-    assert not shared_attention._has_kernel.__wrapped__(CPU, dtype, 64, 2)
+    assert not shared_attention.is_right(CPU, dtype, 64, 2)
 
 
 def test_want_of_memory_says_nothing_of_kernels(monkeypatch):
@@ -132,7 +131,7 @@ def test_want_of_memory_says_nothing_of_kernels(monkeypatch):
 
     monkeypatch.setattr(shared_attention, "_attend", want)
     with pytest.raises(torch.OutOfMemoryError):
-        shared_attention._has_kernel.__wrapped__(CPU, torch.float32, 64, 2)
+        shared_attention.is_right(CPU, torch.float32, 64, 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -183,7 +182,7 @@ def test_an_update_has_the_gradients_of_whole_sequences(checkpointing, algorithm
         learners = {"max_tokens_per_micro_batch": 8192 if sharing else 1}
         learners |= {"gradient_checkpointing": checkpointing}
         learner = make_learner(policy, learners, algorithm=algorithm, max_grad_norm=1e9)
-        shared_attention._has_kernel.cache_clear()  # the first pass is the one that asks
+        packed_attention.find_kernel.cache_clear()  # the first pass is the one that asks
         found.append(gradients(learner, random_groups()))
     assert torch.allclose(*found, rtol=1e-5, atol=1e-6)
     assert found[0].abs().max() > 1e-4
@@ -204,7 +203,7 @@ def test_few_pairs_are_masked_and_many_are_shared(monkeypatch):
     small, large = ([np.arange(n), np.arange(n, 2 * n), np.arange(2 * n, 3 * n)] for n in (50, 300))
     for prompt, *answers in (small, large):
         segments = [Segment(prompt[:0], prompt), *(Segment(prompt, each) for each in answers)]
-        packing = Packing(segments, CPU)
-        assert len(packing.cut.groups) == (len(prompt) == 300)
-        kept = sum(block.keys.numel() for block in packing.cut.blocks)
-        assert kept == (300 if packing.cut.groups else 50 + 2 * 100)
+        cut = Packing(segments, CPU).cut(shares_prompts=True)
+        assert len(cut.groups) == (len(prompt) == 300)
+        num_keys = sum(block.keys.numel() for block in cut.blocks)
+        assert num_keys == (300 if cut.groups else 50 + 2 * 100)

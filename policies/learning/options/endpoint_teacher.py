@@ -12,14 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from openai import APIError, OpenAI
-from openai.types.completion_choice import Logprobs
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
 from agentpeft.policies.engines.openai import KEY_VARIABLE, MAX_RETRIES
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.samples import Sample, Scores
-from agentpeft.policies.messages import Ids
 
 _NUM_REQUESTS = 32
 """Requests at once, of each learner: the server batches them."""
@@ -65,23 +63,23 @@ class EndpointTeacher:
         trajectory = sample.trajectory
         if not sample.num_sampled_tokens:
             return Scores(np.zeros(0, np.float32))
-        ids = np.concatenate([trajectory.prompt_ids, trajectory.token_ids])
-        told = self._ask(ids).token_logprobs or []
+        ids = np.concatenate([trajectory.prompt_ids, trajectory.token_ids]).tolist()
+        logprobs = self._ask(ids)
         places = len(trajectory.prompt_ids) + np.flatnonzero(trajectory.loss_mask)
-        logprobs = [told[place] for place in places] if len(told) == len(ids) else [None]
-        if any(each is None for each in logprobs):
+        sampled = [logprobs[place] for place in places] if len(logprobs) == len(ids) else [None]
+        if None in sampled:
             raise TrainingError(
-                f"training.teacher {self._url!r} answered {len(told)} log-probabilities for "
+                f"training.teacher {self._url!r} answered {len(logprobs)} log-probabilities for "
                 f"{len(ids)} tokens: it must say those of a prompt (`echo`), as vLLM does"
             )
-        return Scores(np.array(logprobs, np.float32))
+        return Scores(np.array(sampled, np.float32))
 
-    def _ask(self, ids: Ids) -> Logprobs:
-        """Returns what the endpoint says of all tokens, the first of which has no number."""
+    def _ask(self, ids: list[int]) -> list[float | None]:
+        """Returns the log-probabilities of all tokens, the first of which has none."""
         try:
             answer = self._client.completions.create(
                 model=self._model,
-                prompt=ids.tolist(),
+                prompt=ids,
                 echo=True,
                 logprobs=0,
                 max_tokens=0,
@@ -93,14 +91,10 @@ class EndpointTeacher:
         told = answer.choices[0].logprobs if answer.choices else None
         if told is None:
             raise TrainingError(f"training.teacher {self._url!r} answered no log-probabilities")
-        read = [int(each.removeprefix(_ID_PREFIX)) for each in told.tokens or () if _is_id(each)]
-        if read and read != ids.tolist():
+        # Some servers say the tokens' texts in place of their ids
+        read = [t.removeprefix(_ID_PREFIX) for t in told.tokens or () if t.startswith(_ID_PREFIX)]
+        if read and read != [str(token) for token in ids]:
             raise TrainingError(
                 f"training.teacher {self._url!r} has read other tokens than it was sent"
             )
-        return told
-
-
-def _is_id(token: str) -> bool:
-    """Returns whether a token is told as its id, which some servers do not."""
-    return token.startswith(_ID_PREFIX) and token.removeprefix(_ID_PREFIX).isdigit()
+        return list(told.token_logprobs or [])

@@ -21,7 +21,7 @@ from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample, Scores
-from agentpeft.policies.messages import EpisodeGroup, Floats
+from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import choose_device, load_base
 from agentpeft.policies.models.lora.open_adapters import open_adapter
 from agentpeft.policies.models.policy_base import FrozenPolicy, PolicyBase
@@ -41,56 +41,27 @@ class Distillation(LearnerHook):
     needs_logprobs = True
 
     def __init__(self, settings: Settings, student: PolicyBase, peers: Peers) -> None:
-        """Raises: as `open_teacher`."""
-        self._teacher = open_teacher(settings, student, peers)
+        """Raises: SettingsError if it cannot be loaded or reached, or reads other tokens."""
+        name = str(settings.training.teacher)
+        self._teacher: Teacher
+        if settings.training.is_taught_by_endpoint:
+            # It needs `openai`, which a learner without such a teacher does not
+            from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
+
+            self._teacher = EndpointTeacher(name)
+        else:
+            self._teacher = _load_teacher(name, settings, student, peers)
 
     def teach(self, samples: Sequence[Sample], peers: Peers) -> list[Sample]:
         """Returns the samples with what is added, each learner asking about its share."""
         return add_teaching(samples, peers.divide(samples, self._teacher.score))
 
-    def end_update(
-        self,
-        groups: Sequence[EpisodeGroup],  # noqa: ARG002
-        samples: Sequence[Sample],
-        version: int,  # noqa: ARG002
-    ) -> dict[str, float]:
+    def end_update(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Returns the estimated reverse KL per sampled token, before the update."""
         if isinstance(self._teacher, ModelRunner):
             self.num_oom_retries = self._teacher.size.end_update()
         gaps = [_gap(sample.old, sample.teacher) for sample in samples]
         return {"train/teacher_kl": float(np.concatenate(gaps).mean())} if gaps else {}
-
-
-def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teacher:
-    """Returns what scores tokens by `training.teacher`.
-
-    It is a model, an adapter over its base, or an endpoint. Its log-probabilities are, as the
-    policy's, at the sampling temperature. Raises: SettingsError if it cannot be loaded or reached,
-    or does not read the same tokens as the student.
-    """
-    training, num_gpus = settings.training, settings.learners.num_gpus_per_learner
-    name, is_sharded = str(training.teacher), settings.learners.shard_base
-    if training.is_taught_by_endpoint:
-        # It needs `openai`, which a learner without such a teacher does not
-        from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
-
-        return EndpointTeacher(name)
-    try:
-        loaded = settings.with_model(name=name, adapter=None)
-        base = load_base(loaded, num_gpus, stays_on_cpu=is_sharded, is_frozen=not is_sharded)
-    except SettingsError as error:
-        raise SettingsError(f"training.teacher {name!r}: {error}") from error
-    if base.tokenizer.get_vocab() != student.tokenizer.get_vocab():
-        raise SettingsError(
-            f"training.teacher {name!r} has another vocabulary than model.name "
-            f"{settings.model.name!r}: it cannot say how likely the policy's tokens are"
-        )
-    network: nn.Module = base.model
-    if base.adapter_path is not None:
-        network = open_adapter(base, base.adapter_path)
-    policy = FrozenPolicy(base, network.requires_grad_(False))
-    sharded_base = ShardedBase(policy, peers, choose_device(num_gpus)) if is_sharded else None
-    return ModelRunner(settings, policy, sharded_base=sharded_base)
 
 
 def add_teaching(samples: Sequence[Sample], teacher: Sequence[Scores]) -> list[Sample]:
@@ -109,3 +80,24 @@ def _gap(scores: Scores, old: Scores) -> Floats:
     if scores.logprobs is None or old.logprobs is None:
         raise ValueError("a teacher is compared with the policy's log-probabilities, not computed")
     return scores.logprobs - old.logprobs
+
+
+def _load_teacher(name: str, settings: Settings, student: PolicyBase, peers: Peers) -> ModelRunner:
+    """Loads a model, or an adapter over its base, to score tokens at the sampling temperature."""
+    num_gpus, is_sharded = settings.learners.num_gpus_per_learner, settings.learners.shard_base
+    try:
+        loaded = settings.with_model(name=name, adapter=None)
+        base = load_base(loaded, num_gpus, stays_on_cpu=is_sharded, is_frozen=not is_sharded)
+    except SettingsError as error:
+        raise SettingsError(f"training.teacher {name!r}: {error}") from error
+    if base.tokenizer.get_vocab() != student.tokenizer.get_vocab():
+        raise SettingsError(
+            f"training.teacher {name!r} has another vocabulary than model.name "
+            f"{settings.model.name!r}: it cannot say how likely the policy's tokens are"
+        )
+    network: nn.Module = base.model
+    if base.adapter_path is not None:
+        network = open_adapter(base, base.adapter_path)
+    policy = FrozenPolicy(base, network.requires_grad_(False))
+    sharded_base = ShardedBase(policy, peers, choose_device(num_gpus)) if is_sharded else None
+    return ModelRunner(settings, policy, sharded_base=sharded_base)

@@ -4,13 +4,14 @@ A group's prompt and equal answers of it are computed once, and logits only at p
 predict a sampled token. All of it is exact: losses and gradients are those of running every
 sequence alone, but for the order of summation. (A base's dropout, if any, falls otherwise.)
 
-Tokens lie in one row without padding, or in padded rows. Packed, a group's prompt comes once, then
-its answers, each of which sees the prompt and itself (`packed_attention`), then the next group.
+Packed, tokens lie in one row without padding: a group's prompt comes once, then its answers, each
+of which sees the prompt and itself (`packed_attention`), then the next group. Models that cannot be
+packed get each sequence, its prompt included, in a padded row.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,10 +20,7 @@ from torch import Tensor, nn
 from agentpeft.policies.errors import is_out_of_memory
 from agentpeft.policies.learning.passes.packed_attention import Packing, Segment
 from agentpeft.policies.learning.samples import Sample
-from agentpeft.policies.messages import Floats, Ids, Trajectory
-
-Layout: TypeAlias = Literal["shared", "packed", "padded"]
-"""One row with shared prompts; one row of whole sequences; or a padded row for each sequence."""
+from agentpeft.policies.messages import Floats, Ids
 
 
 @dataclass(frozen=True)
@@ -48,161 +46,130 @@ class MicroBatch:
 
     def by_sample(self, values: Tensor) -> dict[int, Floats]:
         """Returns numbers of all sampled tokens, (N,), as arrays by their samples' numbers."""
-        parts = np.split(values.cpu().numpy(), np.cumsum(self.num_tokens)[:-1])
-        return dict(zip(self.order, parts, strict=True))
+        arrays = np.split(values.cpu().numpy(), np.cumsum(self.num_tokens)[:-1])
+        return dict(zip(self.order, arrays, strict=True))
 
 
-@dataclass(frozen=True)
 class _Unit:
-    """Distinct continuations (`rows`) of one prompt, which may be empty.
+    """Distinct continuations of one prompt, and the numbers of the samples that have each."""
 
-    `placed`: the number of each sample that is laid out, its trajectory, and its row.
-    """
+    def __init__(self, prompt: Ids) -> None:
+        self.prompt, self.num_tokens = prompt, len(prompt)
+        self.rows: list[tuple[Ids, list[int]]] = []
 
-    prompt: Ids
-    rows: list[Ids]
-    placed: list[tuple[int, Trajectory, int]]
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the prompt and of all rows."""
-        return len(self.prompt) + sum(map(len, self.rows))
+    def add(self, row: Ids, numbers: list[int]) -> None:
+        self.rows.append((row, numbers))
+        self.num_tokens += len(row)
 
 
 def make_micro_batches(
-    samples: Sequence[Sample], max_tokens: int, layout: Layout, device: torch.device
+    samples: Sequence[Sample], max_tokens: int, *, is_packed: bool, device: torch.device
 ) -> list[MicroBatch]:
     """Returns all samples in batches of at most `max_tokens` tokens, padding included.
 
     A sequence longer than that is a batch of its own; samples without sampled tokens are left out.
     """
-    numbered = [(i, sample) for i, sample in enumerate(samples) if sample.num_sampled_tokens]
-    is_shared = layout == "shared"
-    units = _share_prompts(numbered, max_tokens) if is_shared else _keep_whole(numbered)
+    units = _make_units(samples, max_tokens, is_packed)
     units.sort(key=lambda unit: unit.num_tokens)
     batches: list[list[_Unit]] = []
     num_tokens = 0
     for unit in units:
         num_tokens += unit.num_tokens
-        if batches and layout == "padded":
+        if batches and not is_packed:
             num_tokens = (len(batches[-1]) + 1) * unit.num_tokens
         if not batches or num_tokens > max_tokens:
             batches.append([])
             num_tokens = unit.num_tokens
         batches[-1].append(unit)
-    lay_out = _lay_out_padded if layout == "padded" else _lay_out_packed
-    return [lay_out(batch, device) for batch in batches]
+    return [_lay_out(batch, samples, is_packed, device) for batch in batches]
 
 
-def _fed_ids(trajectory: Trajectory) -> Ids:
-    """The tokens that the model must read after the prompt: all before the last sampled one."""
-    return trajectory.token_ids[: np.flatnonzero(trajectory.loss_mask)[-1]]
+def _make_units(samples: Sequence[Sample], max_tokens: int, is_packed: bool) -> list[_Unit]:
+    """Returns the groups; one of more than `max_tokens` in several, each with the prompt.
 
-
-def _share_prompts(numbered: Sequence[tuple[int, Sample]], max_tokens: int) -> list[_Unit]:
-    """Returns the groups; one of more than `max_tokens` in parts, each with the prompt."""
-    groups: dict[tuple[int, bytes], dict[bytes, tuple[Ids, list[tuple[int, Trajectory]]]]] = {}
-    for number, sample in numbered:
-        trajectory = sample.trajectory
-        same_prompt = groups.setdefault((sample.group, trajectory.prompt_ids.tobytes()), {})
-        row = _fed_ids(trajectory)
-        same_prompt.setdefault(row.tobytes(), (row, []))[1].append((number, trajectory))
+    Unpacked, each distinct sequence is a unit without a prompt before it.
+    """
+    groups: dict[tuple[int, bytes], dict[bytes, tuple[Ids, list[int]]]] = {}
+    for number, sample in enumerate(samples):
+        if not sample.num_sampled_tokens:
+            continue
+        prompt, row = sample.trajectory.prompt_ids, _fed_ids(sample)
+        if is_packed:
+            group = groups.setdefault((sample.group, prompt.tobytes()), {})
+        else:
+            row = np.concatenate([prompt, row])
+            group = groups.setdefault((0, row.tobytes()), {})
+        group.setdefault(row.tobytes(), (row, []))[1].append(number)
     units: list[_Unit] = []
-    for group in groups.values():
-        unit: _Unit | None = None
-        for row, same in sorted(group.values(), key=lambda rows: len(rows[0])):
-            prompt = same[0][1].prompt_ids
-            if unit is None or unit.num_tokens + len(row) > max_tokens:
-                unit = _Unit(prompt, [], [])
-                units.append(unit)
-            unit.placed.extend((*one, len(unit.rows)) for one in same)
-            unit.rows.append(row)
+    for rows in groups.values():
+        first = True
+        for row, numbers in sorted(rows.values(), key=lambda pair: len(pair[0])):
+            if first or units[-1].num_tokens + len(row) > max_tokens:
+                prompt = samples[numbers[0]].trajectory.prompt_ids
+                units.append(_Unit(prompt if is_packed else prompt[:0]))
+                first = False
+            units[-1].add(row, numbers)
     return units
 
 
-def _keep_whole(numbered: Sequence[tuple[int, Sample]]) -> list[_Unit]:
-    """Returns each distinct sequence as a row without a prompt before it."""
-    units: dict[bytes, _Unit] = {}
-    for number, sample in numbered:
-        row = np.concatenate([sample.trajectory.prompt_ids, _fed_ids(sample.trajectory)])
-        unit = units.setdefault(row.tobytes(), _Unit(row[:0], [row], []))
-        unit.placed.append((number, sample.trajectory, 0))
-    return list(units.values())
+def _fed_ids(sample: Sample) -> Ids:
+    """The tokens that the model must read after the prompt: all before the last sampled one."""
+    trajectory = sample.trajectory
+    return trajectory.token_ids[: np.flatnonzero(trajectory.loss_mask)[-1]]
 
 
-def _lay_out_packed(units: Sequence[_Unit], device: torch.device) -> MicroBatch:
-    """Lays units out in one row, each with its prompt once."""
-    ids: list[Ids] = []
+def _lay_out(
+    units: Sequence[_Unit], samples: Sequence[Sample], is_packed: bool, device: torch.device
+) -> MicroBatch:
+    """Lays units out in one row, or in a row each, padded on the right with token 0."""
+    width = sum(u.num_tokens for u in units) if is_packed else max(u.num_tokens for u in units)
+    token_ids = np.zeros((1 if is_packed else len(units), width), np.int64)
     segments: list[Segment] = []
-    row_starts: list[list[int]] = []
-    stop = 0
+    order: list[int] = []
+    predicting: list[Ids] = []
+    start = 0
 
-    def add(context: Ids, tokens: Ids) -> Ids:
-        nonlocal stop
-        places = np.arange(stop, stop + len(tokens))
-        stop += len(tokens)
-        if len(tokens):
-            ids.append(tokens)
+    def add(context: Ids, ids: Ids) -> Ids:
+        nonlocal start
+        places = np.arange(start, start + len(ids))
+        start += len(ids)
+        if len(ids):
+            token_ids.flat[places] = ids
             segments.append(Segment(context, places))
         return places
 
-    for unit in units:
+    for number_of_unit, unit in enumerate(units):
+        start = start if is_packed else number_of_unit * width
         prompt = add(np.zeros(0, np.int64), unit.prompt)
-        row_starts.append([])
-        for row in unit.rows:
-            row_starts[-1].append(stop)
+        first = start
+        for row, numbers in unit.rows:
+            before_row = start
             add(prompt, row)
+            for number in numbers:
+                trajectory = samples[number].trajectory
+                # Without a shared prompt, the row begins with the prompt
+                offset = 0 if is_packed else len(trajectory.prompt_ids)
+                in_row = np.flatnonzero(trajectory.loss_mask) + offset - 1
+                # A prompt's last token, which predicts a row's first one, lies before the first row
+                predicting.append(np.where(in_row < 0, first - 1, before_row + in_row))
+                order.append(number)
+    needed, slots = np.unique(np.concatenate(predicting), return_inverse=True)
+    sampled = (samples[number].trajectory for number in order)
+    targets = [trajectory.token_ids[trajectory.loss_mask] for trajectory in sampled]
     positions = np.concatenate([segment.positions for segment in segments])[None]
-    rows = np.concatenate(ids)[None]
-    return _make_batch(units, row_starts, rows, positions, Packing(segments, device), device)
-
-
-def _lay_out_padded(units: Sequence[_Unit], device: torch.device) -> MicroBatch:
-    """Lays whole sequences out in a row each, padded on the right with token 0."""
-    rows = [unit.rows[0] for unit in units]
-    width = max(map(len, rows))
-    padded = np.zeros((len(rows), width), np.int64)
-    for target, row in zip(padded, rows, strict=True):
-        target[: len(row)] = row
-    row_starts = [[number * width] for number in range(len(rows))]
-    return _make_batch(units, row_starts, padded, None, None, device)
-
-
-def _make_batch(
-    units: Sequence[_Unit],
-    row_starts: Sequence[Sequence[int]],
-    token_ids: Ids,
-    position_ids: Ids | None,
-    packing: Packing | None,
-    device: torch.device,
-) -> MicroBatch:
-    """Returns the batch of units; row r of unit u begins at `row_starts[u][r]` of all rows."""
-    before: list[Ids] = []
-    for unit, starts in zip(units, row_starts, strict=True):
-        for _, trajectory, row in unit.placed:
-            # Without a shared prompt, the row begins with the prompt
-            offset = 0 if len(unit.prompt) else len(trajectory.prompt_ids)
-            in_row = np.flatnonzero(trajectory.loss_mask) + offset - 1
-            # The prompt's last token, which predicts a row's first one, lies before the first row
-            before.append(np.where(in_row < 0, starts[0] - 1, starts[row] + in_row))
-    needed, slots = np.unique(np.concatenate(before), return_inverse=True)
-    placed = [one for unit in units for one in unit.placed]
-    targets = [trajectory.token_ids[trajectory.loss_mask] for _, trajectory, _ in placed]
-    return MicroBatch(
-        token_ids=_to_tensor(token_ids, device),
-        position_ids=None if position_ids is None else _to_tensor(position_ids, device),
-        packing=packing,
-        order=[number for number, _, _ in placed],
-        num_tokens=[len(ids) for ids in targets],
-        needed=_to_tensor(needed, device),
-        slots=_to_tensor(slots, device),
-        targets=_to_tensor(np.concatenate(targets), device),
+    tensors = (
+        torch.from_numpy(array).to(device)
+        for array in (token_ids, positions, needed, slots, np.concatenate(targets))
     )
-
-
-def _to_tensor(array: Ids, device: torch.device) -> Tensor:
-    """Returns an array on a device."""
-    return torch.from_numpy(array).to(device)
+    ids, position_ids, *rest = tensors
+    return MicroBatch(
+        ids,
+        position_ids if is_packed else None,
+        Packing(segments, device) if is_packed else None,
+        order,
+        [len(ids) for ids in targets],
+        *rest,
+    )
 
 
 _T = TypeVar("_T")
@@ -235,13 +202,12 @@ class MicroBatchSize:
 
     def end_update(self) -> int:
         """Returns how often memory ran out in this update; grows micro-batches after calm ones."""
-        taken, self._num_retries = self._num_retries, 0
-        is_calm = taken == 0 and self.max_tokens < self._limit
+        num_retries, self._num_retries = self._num_retries, 0
+        is_calm = num_retries == 0 and self.max_tokens < self._limit
         self._num_calm_updates = self._num_calm_updates + 1 if is_calm else 0
         if self._num_calm_updates == CALM_UPDATES:
-            self._num_calm_updates = 0
-            self.max_tokens = min(2 * self.max_tokens, self._limit)
-        return taken
+            self.load_state(2 * self.max_tokens)
+        return num_retries
 
     def state(self) -> tuple[int, int]:
         """Returns the present `max_tokens`, and the number of updates since memory last ran out."""
@@ -264,8 +230,7 @@ def compute_logits(
     """
     states: list[Tensor] = []
 
-    def keep(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        del module
+    def keep(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         states.append(args[0].flatten(0, 1).index_select(0, batch.needed))
         return (states[-1][None] if has_logits else states[-1][None, :0],)
 

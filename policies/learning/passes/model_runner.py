@@ -15,9 +15,8 @@ from torch import Tensor
 
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.objective import Objective, Totals, make_loss_inputs
+from agentpeft.policies.learning.objective import Objective, Totals
 from agentpeft.policies.learning.passes.micro_batches import (
-    Layout,
     MicroBatch,
     MicroBatchSize,
     compute_logits,
@@ -53,18 +52,6 @@ class Pass:
 POLICY_PASS = Pass(has_logits=True, has_values=False)
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """A pass's numbers for a micro-batch's sampled tokens, (N,) each; None: not computed.
-
-    Log-probability and entropy (in nats) are the policy's, `values` the critic's.
-    """
-
-    logprobs: Tensor | None
-    entropy: Tensor | None
-    values: Tensor | None
-
-
 class ModelRunner:
     """Runs a policy's model, and its critic, forwards and backwards.
 
@@ -91,7 +78,7 @@ class ModelRunner:
         self.parameters = [*policy.trainable_parameters(), *(critic.parameters() if critic else ())]
         self.passes = [POLICY_PASS] if critic is None else critic.passes
         self.size = MicroBatchSize(settings.learners.max_tokens_per_micro_batch)
-        self._model, self._critic = policy.model, critic
+        self._base, self._model, self._critic = policy.base.model, policy.model, critic
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._device = next(policy.model.parameters()).device
         self._needs_logits = not gives_logits(self._head, policy.model)
@@ -100,11 +87,7 @@ class ModelRunner:
         sampled_at = settings.env_runners.temperature
         self._temperature = 1.0 if spec.is_supervised or sampled_at == 0 else sampled_at
         self._has_entropy_bonus = spec.entropy_coeff > 0
-        self._layout: Layout = "padded"
-        self._attention: Callable[[], AbstractContextManager[None]] = nullcontext
-        if can_pack(policy.base.model, policy.model):
-            self._layout = "shared"
-            self._attention = partial(packed_attention, policy.base.model)
+        self._is_packed = can_pack(policy.base.model, policy.model)
         self._autocast = uses_autocast(settings, policy.model, self._device)
 
     def score(
@@ -112,96 +95,93 @@ class ModelRunner:
     ) -> list[Scores]:
         """Returns what the passes say of each sample's sampled tokens, without gradients."""
         numbers, no_tokens = range(len(samples)), np.zeros(0, np.float32)
-        logprobs: dict[int, Floats | None] = dict.fromkeys(numbers)
-        values: dict[int, Floats | None] = dict.fromkeys(numbers)
+        logprobs: dict[int, Floats] = {}
+        values: dict[int, Floats] = {}
+
+        def note(forward_pass: Pass, batch: MicroBatch) -> None:
+            batch_logprobs, _, batch_values = self._compute(batch, forward_pass)
+            if batch_logprobs is not None:
+                logprobs.update(batch.by_sample(batch_logprobs))
+            if batch_values is not None:
+                values.update(batch.by_sample(batch_values))
+
         for each in passes:
             if each.has_logits:
                 logprobs |= dict.fromkeys(numbers, no_tokens)
             if each.has_values:
                 values |= dict.fromkeys(numbers, no_tokens)
-            self.size.within_memory(partial(self._score, samples, each, logprobs, values))
-        return [Scores(logprobs[number], values[number]) for number in numbers]
+            with torch.no_grad():
+                self.size.within_memory(partial(self._run_all, samples, each, note))
+        return [Scores(logprobs.get(number), values.get(number)) for number in numbers]
 
     def accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
         """Leaves the gradients of the samples' loss in `parameters`; returns its totals."""
-        return self.size.within_memory(lambda: self._accumulate(samples, objective))
-
-    @torch.no_grad()
-    def _score(
-        self,
-        samples: Sequence[Sample],
-        forward_pass: Pass,
-        logprobs: dict[int, Floats | None],
-        values: dict[int, Floats | None],
-    ) -> None:
-        """Fills in what the pass computes, by the sample's number."""
-
-        def run(batch: MicroBatch) -> None:
-            outputs = self._compute(batch, forward_pass)
-            if outputs.logprobs is not None:
-                logprobs.update(batch.by_sample(outputs.logprobs))
-            if outputs.values is not None:
-                values.update(batch.by_sample(outputs.values))
-
-        self._run_all(samples, forward_pass, run)
+        return self.size.within_memory(partial(self._accumulate, samples, objective))
 
     def _accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
         for parameter in self.parameters:
             parameter.grad = None
         totals = Totals()
 
-        def run(forward_pass: Pass, batch: MicroBatch) -> None:
+        def learn(forward_pass: Pass, batch: MicroBatch) -> None:
             packed = [samples[number] for number in batch.order]
-            outputs = self._compute(batch, forward_pass)
+            logprobs, entropy, values = self._compute(batch, forward_pass)
             results = []
-            if outputs.logprobs is not None and outputs.entropy is not None:
-                inputs = make_loss_inputs(packed, self._device)
-                results.append(objective.compute(outputs.logprobs, outputs.entropy, inputs))
-            if outputs.values is not None and self._critic is not None:
-                results.append(self._critic.compute_loss(outputs.values, packed))
+            if logprobs is not None and entropy is not None:
+                results.append(objective.compute(logprobs, entropy, packed))
+            if values is not None and self._critic is not None:
+                results.append(self._critic.compute_loss(values, packed))
             torch.stack([loss for loss, _ in results]).sum().backward()  # type: ignore[no-untyped-call]
             for _, part in results:
                 totals.add(part)
 
         for forward_pass in self.passes:
-            self._run_all(samples, forward_pass, partial(run, forward_pass))
+            self._run_all(samples, forward_pass, learn)
         return totals
 
     def _run_all(
         self,
         samples: Sequence[Sample],
         forward_pass: Pass,
-        run: Callable[[MicroBatch], None],
+        run: Callable[[Pass, MicroBatch], None],
     ) -> None:
         """Runs the samples' micro-batches; over a sharded base in step with the other learners."""
-        with forward_pass.adapter(), self._attention():
+        run_batch = partial(run, forward_pass)
+        attention = packed_attention(self._base) if self._is_packed else nullcontext()
+        with forward_pass.adapter(), attention:
             batches = self._micro_batches(samples)
             if self._sharded_base is None:
                 for batch in batches:
                     if self.is_abandoned:
                         raise TrainingError("the update was given up")
-                    run(batch)
+                    run_batch(batch)
                 return
             kind = forward_pass, torch.is_grad_enabled()
-            self._sharded_base.run(kind, batches, run, partial(self._rehearse, forward_pass))
+            self._sharded_base.run(kind, batches, run_batch, partial(self._rehearse, forward_pass))
 
     def _rehearse(self, forward_pass: Pass) -> None:
         """Runs all that a micro-batch runs, over one token; the gradients that it adds are 0."""
         from agentpeft.policies.learning.passes.sharded_base import REHEARSED
 
         (batch,) = self._micro_batches([REHEARSED])
-        outputs = self._compute(batch, forward_pass)
+        logprobs, _, values = self._compute(batch, forward_pass)
         if torch.is_grad_enabled():
-            computed = [o for o in (outputs.logprobs, outputs.values) if o is not None]
+            computed = [each for each in (logprobs, values) if each is not None]
             loss = torch.cat(computed).sum() * 0.0
             loss.backward()  # type: ignore[no-untyped-call]
 
-    def _compute(self, batch: MicroBatch, forward_pass: Pass) -> Outputs:
+    def _compute(
+        self, batch: MicroBatch, forward_pass: Pass
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Returns the policy's log-probabilities and entropies (in nats), and the critic's values.
+
+        (N,) each, of the micro-batch's sampled tokens; None: not computed.
+        """
         needs_logits = forward_pass.has_logits and self._needs_logits
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             logits, states = compute_logits(self._model, self._head, batch, needs_logits)
         slots, targets, bonus = batch.slots, batch.targets, self._has_entropy_bonus
-        logprobs = entropy = None
+        logprobs = entropy = values = None
         if needs_logits:
             logits = logits if self._temperature == 1.0 else logits / self._temperature
             logprobs = token_logprobs(logits, slots, targets)
@@ -211,10 +191,11 @@ class ModelRunner:
             logprobs, entropy = linear_logprobs(
                 states, self._head, slots, targets, self._temperature, has_entropy_gradient=bonus
             )
-        values = None
         if forward_pass.has_values and self._critic is not None:
             values = self._critic.compute_values(states, batch)
-        return Outputs(logprobs, entropy, values)
+        return logprobs, entropy, values
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return make_micro_batches(samples, self.size.max_tokens, self._layout, self._device)
+        return make_micro_batches(
+            samples, self.size.max_tokens, is_packed=self._is_packed, device=self._device
+        )

@@ -4,8 +4,8 @@ All other layers see one row (1, T) and compute each of its tokens once. Attenti
 what a token may see. GPUs have kernels for sequences of any lengths (`varlen_attention`). Elsewhere
 it gathers the queries of similar segments of the row, and for each segment the keys of its context
 and its own, padded. The gradients of a prompt's keys, of all the answers that see it, add up in the
-backward pass of that gathering. Answers that have many pairs with their prompt read its keys where
-they are instead (`shared_attention`).
+backward pass of that gathering. On CPUs, answers that have many pairs with their prompt read its
+keys where they are instead (`shared_attention`).
 
 Models of transformers get it where they take their attention from its `AttentionInterface` and
 hand a forward pass's keyword arguments on to it; `can_pack` tries it.
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -95,8 +95,8 @@ class Cut:
     group, and the rest.
     """
 
-    blocks: tuple[_Block, ...]
-    groups: "tuple[tuple[AnswerBlock, ...], ...]"
+    blocks: list[_Block]
+    groups: "list[list[AnswerBlock]]"
     sizes: list[int]
     places: Tensor
 
@@ -110,6 +110,8 @@ class Packing:
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self._segments, self._device = segments, device
+        self.large_groups = list(_find_large_groups(segments))
+        self._cuts: dict[bool, Cut] = {}
 
     @cached_property
     def runs(self) -> "RowRuns":
@@ -118,14 +120,17 @@ class Packing:
 
         return RowRuns.of(self._segments, self._device)
 
-    @cached_property
-    def cut(self) -> Cut:
-        """As other kernels have it."""
-        return _cut(self._segments, self._device)
+    def cut(self, *, shares_prompts: bool) -> Cut:
+        """As other kernels have it; with `shares_prompts`, `shared_attention` has large groups."""
+        if shares_prompts not in self._cuts:
+            groups = self.large_groups if shares_prompts else []
+            self._cuts[shares_prompts] = _cut(self._segments, groups, self._device)
+        return self._cuts[shares_prompts]
 
 
-def _cut(segments: Sequence[Segment], device: torch.device) -> Cut:
-    groups = list(_find_large_groups(segments))
+def _cut(
+    segments: Sequence[Segment], groups: Sequence[Sequence[Segment]], device: torch.device
+) -> Cut:
     is_apart = {segment.tokens[0] for group in groups for segment in group}
     rest = [segment for segment in segments if segment.tokens[0] not in is_apart]
     places = np.zeros(sum(len(segment.tokens) for segment in segments), np.int64)
@@ -135,9 +140,9 @@ def _cut(segments: Sequence[Segment], device: torch.device) -> Cut:
         keys, _ = _pad([np.concatenate([each.context, each.tokens]) for each in block])
         places[queries[is_query]] = start + np.flatnonzero(is_query)
         start += queries.size
-        before = np.unique([len(each.context) for each in block])
-        if len(before) > 1:
-            before = np.array([len(each.context) for each in block])
+        before = np.array([len(each.context) for each in block])
+        if len(set(before)) == 1:  # one mask for all of them
+            before = before[:1]
         last_key = before[:, None] + np.arange(queries.shape[1])
         mask = np.arange(keys.shape[1]) <= last_key[:, None, :, None]
         is_causal = not before.any()
@@ -148,9 +153,11 @@ def _cut(segments: Sequence[Segment], device: torch.device) -> Cut:
                 None if is_causal else torch.from_numpy(mask).to(device),
             )
         )
-    if groups:
-        from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
-    apart: list[tuple[AnswerBlock, ...]] = []
+    if not groups:
+        return Cut(blocks, [], [len(places)], torch.from_numpy(places).to(device))
+    from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
+
+    apart: list[list[AnswerBlock]] = []
     sizes: list[int] = []
     for group in groups:
         first, stop = int(group[0].tokens[0]), int(group[-1].tokens[-1]) + 1
@@ -160,10 +167,9 @@ def _cut(segments: Sequence[Segment], device: torch.device) -> Cut:
         sizes += [first - num_context - sum(sizes), num_context, stop - first]
         answers = [Segment(each.tokens[:0], each.tokens - first) for each in group]
         cut = _cut_into_blocks(answers, _MAX_OWN_PAIRS)
-        tokens = ([each.tokens for each in block] for block in cut)
-        apart.append(tuple(AnswerBlock.of(each, device) for each in tokens))
+        apart.append([AnswerBlock.of([each.tokens for each in b], device) for b in cut])
     sizes.append(len(places) - sum(sizes))
-    return Cut(tuple(blocks), tuple(apart), sizes, torch.from_numpy(places).to(device))
+    return Cut(blocks, apart, sizes, torch.from_numpy(places).to(device))
 
 
 @contextmanager
@@ -193,6 +199,22 @@ def can_pack(model: PreTrainedModel, network: nn.Module) -> bool:
     device = next(network.parameters()).device
     size = model.config.get_text_config().vocab_size
     prompt, first, second = (torch.arange(*each, device=device) % size for each in _PLAYED)
+
+    def play_packed(first: Tensor, spacing: int = 1) -> Tensor:
+        """The answers' logits; `spacing`: how far their tokens' positions are apart."""
+        ids = torch.cat([prompt, first, second])
+        places = np.split(np.arange(len(ids)), np.cumsum([len(prompt), len(first)]))
+        segments = [Segment(places[0][:0], places[0]), *(Segment(places[0], p) for p in places[1:])]
+        positions = spacing * np.concatenate([each.positions for each in segments])
+        output = network(
+            input_ids=ids[None],
+            position_ids=torch.from_numpy(positions)[None].to(device),
+            use_cache=False,
+            packing=Packing(segments, device),
+        )
+        logits: Tensor = output.logits[0, len(prompt) :]
+        return logits
+
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:
@@ -203,41 +225,20 @@ def can_pack(model: PreTrainedModel, network: nn.Module) -> bool:
         with packed_attention(model):
             if model.config._attn_implementation != _NAME:
                 return False
-            packed = _play_packed(network, prompt, first, second)
-            other = _play_packed(network, prompt, first.flip(0), second)
-            at_zero = _play_packed(network, prompt, first, second, spacing=0)
+            packed, other = play_packed(first), play_packed(first.flip(0))
+            at_zero = play_packed(first, spacing=0)
     except (ValueError, TypeError):  # options that are not known here, or none handed on
         return False
     finally:
         for module in training:
             module.training = True
-    expected, found = (each.float() for each in (torch.cat(alone), packed))
-    error = found - expected
-    centred = (each - each.mean(-1, keepdim=True) for each in (error, expected))
-    error_norm, norm = (each.norm() for each in centred)  # what all logits share says nothing
+    expected = torch.cat(alone).float()
+    error = packed.float() - expected
+    # What all logits share says nothing
+    error_norm, norm = ((each - each.mean(-1, keepdim=True)).norm() for each in (error, expected))
     limit = _MAX_ROUNDING if model.dtype.itemsize < 4 else 1e-4
-    is_close = bool(error_norm <= limit * norm)
     is_apart = torch.equal(packed[len(first) :], other[len(first) :])
-    return is_close and is_apart and not torch.equal(packed, at_zero)
-
-
-def _play_packed(
-    network: nn.Module, prompt: Tensor, first: Tensor, second: Tensor, spacing: int = 1
-) -> Tensor:
-    """Returns the logits of two answers to a prompt, token ids whose positions are so far apart."""
-    ids = torch.cat([prompt, first, second])
-    sizes = np.cumsum([len(prompt), len(first)])
-    places = np.split(np.arange(len(ids)), sizes)
-    segments = [Segment(places[0][:0], places[0]), *(Segment(places[0], p) for p in places[1:])]
-    positions = spacing * np.concatenate([each.positions for each in segments])
-    output = network(
-        input_ids=ids[None],
-        position_ids=torch.from_numpy(positions)[None].to(ids.device),
-        use_cache=False,
-        packing=Packing(segments, ids.device),
-    )
-    logits: Tensor = output.logits[0, len(prompt) :]
-    return logits
+    return bool(error_norm <= limit * norm) and is_apart and not torch.equal(packed, at_zero)
 
 
 def _attend(
@@ -251,71 +252,73 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Returns the results, (1, T, H, D), of queries, keys and values (1, H, T, D)."""
     del attention_mask  # None: transformers makes no mask for an attention that it does not know
-    changes = [name for name in ("sliding_window", "softcap", "s_aux") if name in options]
-    if packing is None or any(options[name] is not None for name in changes):
+    changes = ("sliding_window", "softcap", "s_aux")
+    if packing is None or any(options.get(name) is not None for name in changes):
         raise ValueError(f"packed attention with {options}")
     row = [states[0].transpose(0, 1) for states in (query, key, value)]
-    dropout, scaling = options.get("dropout", 0.0), options.get("scaling")
-    if dropout == 0.0 and (states := _states_for_runs(row)):
+    dropout, size = options.get("dropout", 0.0), query.shape[-1]
+    scale = options.get("scaling") or size**-0.5
+    kernel = None
+    is_plain = dropout == 0.0 and value.shape[-1] == size
+    if is_plain and (query.device.type != "cpu" or packing.large_groups):
+        num_repeats = query.shape[1] // key.shape[1]
+        kernel = find_kernel(query.device, _computed_dtype(query), size, num_repeats)
+    if kernel == "varlen":
         from agentpeft.policies.learning.passes.varlen_attention import attend_to_runs
 
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return attend_to_runs(states, packing.runs, scale)[None], None
-    cut, results = packing.cut, []
+        return attend_to_runs(_as_read_by_kernels(row), packing.runs, scale)[None], None
+    cut = packing.cut(shares_prompts=kernel == "shared")
+    results = []
     for block in cut.blocks:
-        picked = (block.queries, block.keys, block.keys)
-        queries, keys, values = (
-            each.index_select(0, places.flatten())
-            .view(*places.shape, *each.shape[1:])
-            .transpose(1, 2)
-            for each, places in zip(row, picked, strict=True)
-        )
+        picked = zip(row, (block.queries, block.keys, block.keys), strict=True)
+        queries, keys, values = (pick(each, places).transpose(1, 2) for each, places in picked)
+        is_causal = block.mask is None
         result, _ = sdpa_attention_forward(
-            module,
-            queries,
-            keys,
-            values,
-            block.mask,
-            dropout=dropout,
-            scaling=scaling,
-            is_causal=block.mask is None,
+            module, queries, keys, values, block.mask, dropout, scale, is_causal=is_causal
         )
         results.append(result.flatten(0, 1))
     if cut.groups:
         from agentpeft.policies.learning.passes.shared_attention import attend_to_shared
 
-        parts = [torch.split(states, cut.sizes) for states in row]
+        parts = [torch.split(each, cut.sizes) for each in _as_read_by_kernels(row)]
         for number, group in enumerate(cut.groups):
-            prompt, answers = 3 * number + 1, 3 * number + 2
-            own = [each[answers] for each in parts]
-            of_prompt = [each[prompt] for each in parts[1:]]
-            results.append(attend_to_shared(module, [*own, *of_prompt], group, dropout, scaling))
+            answers = [part[3 * number + 2] for part in parts]
+            prompt = [part[3 * number + 1] for part in parts[1:]]
+            results.append(attend_to_shared(answers, prompt, group, scale))
     return torch.cat(results).index_select(0, cut.places)[None], None
 
 
-def _states_for_runs(row: Sequence[Tensor]) -> list[Tensor]:
-    """Returns queries, keys and values as `attend_to_runs` takes them; none if it cannot."""
-    query, key, value = row
-    size, num_repeats, dtype = (
-        query.shape[-1],
-        query.shape[1] // key.shape[1],
-        computed_dtype(query),
-    )
-    if value.shape[-1] != size or not has_varlen_kernel(query.device, dtype, size, num_repeats):
-        return []
-    return as_read_by_kernels(row, dtype)
+def pick(row: Tensor, places: Tensor) -> Tensor:
+    """Returns what a row (T, ...) has at places (B, Q): (B, Q, ...)."""
+    return row.index_select(0, places.flatten()).view(*places.shape, *row.shape[1:])
+
+
+def _computed_dtype(states: Tensor) -> torch.dtype:
+    """Returns the type in which attention computes with states: autocast's, or their own."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+
+
+def _as_read_by_kernels(row: Sequence[Tensor]) -> list[Tensor]:
+    """Returns states in the type to compute in, each one's last dimension without gaps."""
+    cast = (each.to(_computed_dtype(row[0])) for each in row)
+    return [each if each.stride(-1) == 1 else each.contiguous() for each in cast]
 
 
 @cache
-def has_varlen_kernel(
+def find_kernel(
     device: torch.device, dtype: torch.dtype, size: int, num_repeats: int
-) -> bool:
-    """Returns whether there are kernels for heads of this size, `num_repeats` queries to a key."""
-    if device.type == "cpu" or dtype.itemsize != 2:
-        return False
-    from agentpeft.policies.learning.passes.varlen_attention import is_right
+) -> Literal["shared", "varlen"] | None:
+    """Returns which kernels serve heads of this size, with `num_repeats` queries to a key."""
+    if device.type == "cpu":
+        from agentpeft.policies.learning.passes import shared_attention
 
-    return is_right(device, dtype, size, num_repeats)
+        return "shared" if shared_attention.is_right(device, dtype, size, num_repeats) else None
+    if dtype.itemsize != 2:
+        return None
+    from agentpeft.policies.learning.passes import varlen_attention
+
+    return "varlen" if varlen_attention.is_right(device, dtype, size, num_repeats) else None
 
 
 AttentionInterface.register(_NAME, _attend)

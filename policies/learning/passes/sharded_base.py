@@ -33,7 +33,6 @@ from transformers import PreTrainedModel
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.policies.errors import TrainingError, is_out_of_memory
-from agentpeft.policies.learning.joined_peers import JoinedPeers
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Trajectory
@@ -80,7 +79,7 @@ class ShardedBase:
                 f"learners.shard_base needs torch 2.13 or newer, got {torch.__version__}: set it "
                 "to false"
             )
-        if not isinstance(peers, JoinedPeers):
+        if peers.num_learners == 1:
             raise SettingsError(
                 "learners.shard_base deals a base out over several learners: set "
                 "learners.num_learners to 2 or more"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from agentpeft.policies.learning.passes.kernel_check import agrees
+from agentpeft.policies.learning.passes.kernel_check import PLAYED, agrees
 from agentpeft.policies.learning.passes.packed_attention import Segment
 
 
@@ -74,7 +74,7 @@ class RowRuns:
 def attend_to_runs(row: Sequence[Tensor], runs: RowRuns, scale: float) -> Tensor:
     """Returns the results (T, H, D) of queries (T, H, D), keys and values (T, G, D) of a row.
 
-    H is a multiple of G. `packed_attention.has_varlen_kernel` says whether it can be computed.
+    H is a multiple of G. `packed_attention.find_kernel` says whether it can be computed.
     """
     result: Tensor = _RunsAttention.apply(*row, runs, scale)  # type: ignore[no-untyped-call]
     return result
@@ -165,32 +165,9 @@ def _attend_backward(
 
 
 def is_right(device: torch.device, dtype: torch.dtype, size: int, num_repeats: int) -> bool:
-    """Returns whether `attend_to_runs` agrees with products that are masked.
+    """Returns whether `attend_to_runs` agrees with products that are masked."""
 
-    It plays a sequence alone, then two answers to a prompt.
-    """
-    prompt, none = np.arange(5, 9), np.zeros(0, np.int64)
-    lone = Segment(none, np.arange(5)), Segment(none, prompt)
-    answers = Segment(prompt, np.arange(9, 11)), Segment(prompt, np.arange(11, 14))
-    segments = [*lone, *answers]
-    is_hidden = torch.ones(14, 14, dtype=torch.bool)
-    for each in segments:
-        is_hidden[each.tokens[0] : each.tokens[-1] + 1, each.context] = False
-        causal = torch.ones(len(each.tokens), len(each.tokens), dtype=torch.bool).triu(1)
-        is_hidden[each.tokens[0] : each.tokens[-1] + 1, each.tokens] = causal
-    scale = size**-0.5
+    def kernel(*row: Tensor) -> Tensor:  # not made before, for it may be inference mode
+        return attend_to_runs(row, RowRuns.of(PLAYED, device), size**-0.5)
 
-    def kernel(*row: Tensor) -> Tensor:
-        return attend_to_runs(row, RowRuns.of(segments, device), scale)
-
-    def plain(*row: Tensor) -> Tensor:
-        query, *rest = (each.float() for each in row)
-        key, value = (each.repeat_interleave(num_repeats, 1) for each in rest)
-        scores = torch.einsum("qhd,khd->hqk", query, key) * scale
-        odds = scores.masked_fill(is_hidden.clone().to(device), -torch.inf).softmax(-1)
-        return torch.einsum("hqk,khd->qhd", odds, value).to(row[0].dtype)
-
-    generator = torch.Generator().manual_seed(0)
-    shapes = (14, 2 * num_repeats, size), (14, 2, size), (14, 2, size)
-    row = [torch.randn(each, generator=generator).to(device, dtype) for each in shapes]
-    return agrees(kernel, plain, row)
+    return agrees(kernel, device, dtype, size, num_repeats)

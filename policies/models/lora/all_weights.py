@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import GenerationConfig, PreTrainedModel
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.lora.attach_lora import Policy
@@ -26,7 +27,12 @@ class FullPolicy(Policy):
     scaling = 1.0
 
     def __init__(self, base: PolicyBase) -> None:
-        """Trains the base's own parameters in place, in float32."""
+        """Trains the base's own parameters in place, in float32. Raises: SettingsError."""
+        if base.adapter_path is not None:
+            raise SettingsError(
+                f"model.name {base.adapter_path} is an adapter, and lora.rank = 0 trains "
+                "all weights of a whole model: merge it first (launch/merge.py)"
+            )
         _check_generation_config(base)
         weights = [parameter.detach() for parameter in base.model.parameters()]
         self.model: PreTrainedModel = base.model.float()  # type: ignore[no-untyped-call]
@@ -36,10 +42,9 @@ class FullPolicy(Policy):
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Within it the model computes what the base did before training; without gradients.
+        """See `Policy.reference`. The parameters point to the base's weights until it ends.
 
-        The parameters point to the base's weights until the block ends. It must not be entered
-        between a forward pass and its backward pass.
+        It must not be entered between a forward pass and its backward pass.
         """
         parameters = self.trainable_parameters()
         trained = [parameter.data for parameter in parameters]
@@ -80,14 +85,11 @@ def _check_generation_config(base: PolicyBase) -> None:
     The first checkpoint would fail otherwise. Nothing else of it is used.
     """
     model = base.model
-    own = model.generation_config
-    if own is None:
-        return
+    config = model.generation_config
     try:
-        own.validate(strict=True)
+        if config is not None:
+            config.validate(strict=True)
     except ValueError:
-        model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-            bos_token_id=own.bos_token_id,
-            eos_token_id=own.eos_token_id,
-            pad_token_id=own.pad_token_id,
-        )
+        ids = ("bos_token_id", "eos_token_id", "pad_token_id")
+        plain = GenerationConfig(**{name: getattr(config, name) for name in ids})  # type: ignore[no-untyped-call]
+        model.generation_config = plain

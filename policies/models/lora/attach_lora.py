@@ -97,13 +97,13 @@ class LoraPolicy(Policy):
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Within it the model computes what the reference policy would; without gradients."""
-        has_own = _REFERENCE in self.model.peft_config
-        with torch.no_grad(), self.running(_REFERENCE) if has_own else self.base_alone():
+        """See `Policy.reference`."""
+        has_start = _REFERENCE in self.model.peft_config
+        with torch.no_grad(), self.running(_REFERENCE) if has_start else self.base_alone():
             yield
 
     def base_alone(self) -> AbstractContextManager[None]:
-        """Within it the model computes what the base does without an adapter."""
+        """See `Policy.base_alone`."""
         return cast(AbstractContextManager[None], self.model.disable_adapter())
 
     def add_adapter(self, name: str) -> dict[str, nn.Parameter]:
@@ -143,8 +143,7 @@ class LoraPolicy(Policy):
 
         folder = Path(path)
         saved, weights = read_config(folder), read_adapter(folder)
-        has_same_layers = weights.keys() == self._parameters.keys()
-        check_fits(folder, saved, self._config, has_same_layers)
+        check_fits(folder, saved, self._config, weights.keys() == self._parameters.keys())
         try:
             self.load_weights(weights)
         except CheckpointError as error:
@@ -163,11 +162,6 @@ def attach_lora(
     if gradient_checkpointing:
         base.model.gradient_checkpointing_enable({"use_reentrant": False})
         base.model.enable_input_require_grads()  # type: ignore[no-untyped-call]
-    if not lora.use_lora and base.adapter_path is not None:
-        raise SettingsError(
-            f"model.name {base.adapter_path} is an adapter, and lora.rank = 0 trains all "
-            "weights of a whole model: merge it first (launch/merge.py)"
-        )
     if not lora.use_lora:
         from agentpeft.policies.models.lora.all_weights import FullPolicy
 

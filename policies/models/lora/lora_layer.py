@@ -17,13 +17,12 @@ torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 class RoundedOnceLinear(LoraLinear):
-    """A LoRA layer that rounds its bfloat16 output once, the adapter's part included.
+    """A LoRA layer without dropout, whose bfloat16 output is rounded once, adapter included.
 
     PEFT adds that part to an output that is rounded already, which drops whatever is less than half
     of the output's last digit: nearly all of a first step at a learning rate of 1e-5. Here the
     matrix product starts from the adapter's part, in the accumulator's float32; a bias is added
-    after it. Switched off it computes likewise, so that an adapter of zeros changes nothing. In
-    float32, PEFT's own sum is as good; of one adapter without dropout `lora_product` makes it.
+    after it. Switched off it computes likewise, so that an adapter of zeros changes nothing.
     """
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -31,35 +30,23 @@ class RoundedOnceLinear(LoraLinear):
         device, base = x.device.type, cast(nn.Linear, self.base_layer)
         is_cast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_cast else base.weight.dtype
-        rows, names = x.flatten(0, -2), self._adapters_in_use()
-        if len(names) == 1 and self._is_plain(names[0]) and dtype != torch.float16:
+        is_off = self.disable_adapters or self.merged
+        names = [] if is_off else [name for name in self.active_adapters if name in self.lora_A]
+        if self.merged or len(names) > 1 or dtype == torch.float16:
+            return super().forward(x, *args, **kwargs)
+        rows = x.flatten(0, -2)
+        if names:
             layers = self.lora_A[names[0]], self.lora_B[names[0]]
             down, up = (cast(nn.Linear, each).weight for each in layers)
-            own = base.weight, base.bias
-            output = lora_product(rows, own, (down, up), self.scaling[names[0]], dtype)
-            return output.view(*x.shape[:-1], -1)
-        if dtype != torch.bfloat16 or self.merged:
+            layer = base.weight, base.bias
+            output = lora_product(rows, layer, (down, up), self.scaling[names[0]], dtype)
+        elif dtype == torch.bfloat16:
+            nothing = torch.zeros((), dtype=dtype, device=x.device)
+            output = torch.addmm(nothing, rows.to(dtype), base.weight.to(dtype).T)
+            output = output if base.bias is None else output + base.bias.to(dtype)
+        else:
             return super().forward(x, *args, **kwargs)
-        change = torch.zeros((), device=x.device)
-        for name in names:
-            down_layer, up_layer = self.lora_A[name], self.lora_B[name]
-            given = rows.to(cast(nn.Linear, down_layer).weight.dtype)
-            part = up_layer(down_layer(self.lora_dropout[name](given)))
-            change = change + part * self.scaling[name]
-        output = torch.addmm(change.to(dtype), rows.to(dtype), base.weight.to(dtype).T)
-        output = output if base.bias is None else output + base.bias.to(dtype)
         return output.view(*x.shape[:-1], -1)
-
-    def _adapters_in_use(self) -> list[str]:
-        if self.disable_adapters or self.merged:
-            return []
-        return [name for name in self.active_adapters if name in self.lora_A]
-
-    def _is_plain(self, name: str) -> bool:
-        """Returns whether an adapter's part is two products, and nothing else."""
-        dropout = self.lora_dropout[name]
-        is_dropped = dropout.training and not isinstance(dropout, nn.Identity)
-        return not is_dropped and name not in self.lora_variant
 
 
 def lora_product(

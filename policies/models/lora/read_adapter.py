@@ -1,7 +1,7 @@
 """Reads saved adapters: their weights and settings, and whether they fit a base and a run."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 from pickle import UnpicklingError
@@ -160,17 +160,17 @@ def check_fits(folder: Path, saved: LoraConfig, own: LoraConfig, has_same_layers
         raise SettingsError(
             f"the adapter {folder} has the base model {was}, this run {has}{remedy}"
         )
-    compared: dict[str, Callable[[LoraConfig], object]] = {
-        "rank": lambda c: c.r,
-        "alpha": _plain_alpha,
-    }
+    compared: list[tuple[str, object, object]] = [
+        ("rank", saved.r, own.r),
+        ("alpha", _plain_alpha(saved), _plain_alpha(own)),
+    ]
     if not has_same_layers:
-        compared["target_modules"] = _list_targets
-    for name, value in compared.items():
-        if value(saved) != value(own):
+        compared.append(("target_modules", _list_targets(saved), _list_targets(own)))
+    for name, theirs, ours in compared:
+        if theirs != ours:
             raise SettingsError(
-                f"the adapter {folder} has the lora.{name} {value(saved)!s:.300}, this run "
-                f"{value(own)!s:.300}: set it alike, or merge the adapter into its base (agentpeft "
+                f"the adapter {folder} has the lora.{name} {theirs!s:.300}, this run "
+                f"{ours!s:.300}: set it alike, or merge the adapter into its base (agentpeft "
                 "merge) and start from that"
             )
 
@@ -191,19 +191,19 @@ def _list_targets(config: LoraConfig) -> object:
 
 def check_base(base: PolicyBase, folder: Path, config: LoraConfig, is_trusted: bool) -> None:
     """Raises: SettingsError if an adapter was trained on another base."""
-    if not is_base(config, folder, base.name, base.fingerprint, is_trusted):
+    if is_trusted and not (config.revision and base.fingerprint):
+        return
+    if not is_base(config, folder, base.name, base.fingerprint):
         was = f"{config.base_model_name_or_path} ({config.revision})"
-        has = f"{base.name} ({base.fingerprint})"
         is_known = bool(config.revision and base.fingerprint)
         remedy = "" if is_known else ": --same-base says that it is the same under another name"
         raise SettingsError(
-            f"wrong base: the adapter {folder} was trained on {was}, not {has}{remedy}"
+            f"wrong base: the adapter {folder} was trained on {was}, not {base.name} "
+            f"({base.fingerprint}){remedy}"
         )
 
 
-def is_base(
-    config: LoraConfig, folder: Path, name: str, fingerprint: str | None, is_trusted: bool = False
-) -> bool:
+def is_base(config: LoraConfig, folder: Path, name: str, fingerprint: str | None) -> bool:
     """Returns whether `name` is the base that an adapter's config names.
 
     Built-in models are known by their fingerprints. A path may be meant from the working folder, or
@@ -213,8 +213,7 @@ def is_base(
         return config.revision == fingerprint
     named = Path(str(config.base_model_name_or_path)).expanduser()
     places = {named.resolve(), (folder / named).resolve()}
-    is_same = name == config.base_model_name_or_path or Path(name).resolve() in places
-    return is_same or is_trusted
+    return name == config.base_model_name_or_path or Path(name).resolve() in places
 
 
 def shorten(error: Exception) -> str:
