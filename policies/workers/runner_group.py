@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agentpeft.policies.delivery.deliver import DeliveryAnswer, Shipment, check, serve
+from agentpeft.policies.delivery.deliver import Answer, Shipment, check, serve
 from agentpeft.policies.errors import (
     DeliveryError,
     EngineError,
@@ -54,7 +54,7 @@ class EnvRunnerActor(Actor):
         """Returns the runner; a subclass may give it an engine of its own."""
         return EnvRunner(settings)
 
-    def deliver(self, adapter: Sequence[Ref], sequences: Sequence[Ids] | None) -> DeliveryAnswer:
+    def deliver(self, adapter: Sequence[Ref], sequences: Sequence[Ids] | None) -> Answer:
         """Serves an adapter from the next turn on, and answers what arrived and is served.
 
         `adapter` is one reference, in a list. Raises: DeliveryError, EngineError.
