@@ -33,10 +33,6 @@ class WorkerLostError(TrainingError):
     """A process of the runners or the learner is gone, or does not answer."""
 
 
-class WorkerMemoryError(WorkerLostError):
-    """A process was ended because its machine had too little memory left."""
-
-
 class PayloadLostError(WorkerLostError):
     """Something that was on its way to a worker went with the node that held it."""
 

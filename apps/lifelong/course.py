@@ -78,6 +78,16 @@ class CourseResult:
 
 
 @dataclass(frozen=True)
+class _Lesson:
+    """A method by its name, and the stages that it learns, in an order with a name."""
+
+    name: str
+    method: Method
+    order: str
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Row:
     """A row of a matrix, and who played its cells; None where several did."""
 
@@ -137,32 +147,26 @@ class Course:
         bounds = [base[name] for name in stages], [expert[name] for name in stages]
         results = {}
         for name, method in methods.items():
-            results[name] = self._learn(name, method, f"order-{order}", stages, bounds)
+            lesson = _Lesson(name, method, f"order-{order}", stages)
+            results[name] = self._learn(lesson, *bounds)
             _say(name, results[name])
         dropped = tuple(name for name in all_stages if name not in stages)
         return CourseResult(
             self._sequence.settings.seed, order, stages, dropped, base, expert, results
         )
 
-    def _learn(
-        self,
-        name: str,
-        method: Method,
-        order: str,
-        stages: tuple[str, ...],
-        bounds: tuple[list[float], list[float]],
-    ) -> MethodResult:
+    def _learn(self, lesson: _Lesson, base: list[float], expert: list[float]) -> MethodResult:
         self._runs, self._router_accuracy, self._merged_bytes = [], None, None
-        rows = _RULES[method.kind](self, name, method, order, stages)
+        rows = _RULES[lesson.method.kind](self, lesson)
         matrix = [row.successes for row in rows]
         return MethodResult(
             matrix=matrix,
             players=[[each.name if each else "" for each in row.players] for row in rows],
-            scores=compute_scores(matrix, *bounds),
+            scores=compute_scores(matrix, base, expert),
             runs=tuple(self._runs),
             router_accuracy=self._router_accuracy,
             merged_bytes=self._merged_bytes,
-            divergences=self._measure_drift(rows, stages),
+            divergences=self._measure_drift(rows, lesson.stages),
         )
 
     def _measure_drift(self, rows: Sequence[_Row], stages: Sequence[str]) -> Matrix | None:
@@ -187,28 +191,22 @@ class Course:
         with self._signals.immediately():
             return measure_drift(self._settings_of(stage), previous, now, path)
 
-    def _learn_base(
-        self, _name: str, _method: Method, _order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_base(self, lesson: _Lesson) -> list[_Row]:
         """Returns the base's rows, which are all alike: it learns nothing."""
-        return [self._row([self._base_player] * len(stages), stages) for _ in stages]
+        return [self._row_of(self._base_player, lesson.stages) for _ in lesson.stages]
 
-    def _learn_in_context(
-        self, name: str, _method: Method, _order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_in_context(self, lesson: _Lesson) -> list[_Row]:
         """Returns rows of the base with its successes on training tasks of the row's stage."""
-        return [self._row([self._in_context(name, own)] * len(stages), stages) for own in stages]
+        players = (self._in_context(lesson.name, stage) for stage in lesson.stages)
+        return [self._row_of(player, lesson.stages) for player in players]
 
-    def _learn_experts(
-        self, _name: str, _method: Method, _order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_experts(self, lesson: _Lesson) -> list[_Row]:
         """Returns one row, of each stage's expert on its stage."""
-        return [self._row([self._expert(stage) for stage in stages], stages)]
+        return [self._row([self._expert(stage) for stage in lesson.stages], lesson.stages)]
 
-    def _learn_chain(
-        self, name: str, method: Method, order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_chain(self, lesson: _Lesson) -> list[_Row]:
         """Returns rows of an adapter that goes on from stage to stage."""
+        name, method, stages = lesson.name, lesson.method, lesson.stages
         rows, adapter = [], None
         for place, stage in enumerate(stages):
             if place == 0 and method.shares_first_stage:
@@ -223,49 +221,46 @@ class Course:
                     adapter=adapter,
                     overrides=method.overrides,
                 )
-                player = self._train(settings, f"{order}.{settings.experiment}")
+                player = self._train(settings, f"{lesson.order}.{settings.experiment}")
             adapter = self._runs[-1].adapter
-            rows.append(self._row([player] * len(stages), stages))
+            rows.append(self._row_of(player, stages))
         return rows
 
-    def _learn_orthogonal(
-        self, name: str, method: Method, order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_orthogonal(self, lesson: _Lesson) -> list[_Row]:
         """Returns rows of adapters that add up: the base of each stage has the earlier ones in it.
 
         Their sum is then served and trained on exactly, whatever serves an adapter (of a base in
         bfloat16: but for what merging rounds away).
         """
+        name, stages = lesson.name, lesson.stages
         player = self._expert(stages[0])
-        rows, earlier = [self._row([player] * len(stages), stages)], list[str]()
+        rows, earlier = [self._row_of(player, stages)], list[str]()
         for place, stage in enumerate(stages[1:], 1):
             earlier.append(player.target)
-            base = self._folder / "merged" / f"{order}.{name}-{place}"
+            base = self._folder / "merged" / f"{lesson.order}.{name}-{place}"
             if not base.exists():
                 merge_into_base(Path(player.target), base)
             settings = make_run_settings(
                 self._sequence.of_stages({stage: 1.0}),
                 base,
                 f"{name}-{place}-{stage}",
-                overrides=(*method.overrides, f"lora.orthogonal_to={json.dumps(earlier)}"),
+                overrides=(*lesson.method.overrides, f"lora.orthogonal_to={json.dumps(earlier)}"),
             )
-            player = self._train(settings, f"{order}.{settings.experiment}")
-            rows.append(self._row([player] * len(stages), stages))
+            player = self._train(settings, f"{lesson.order}.{settings.experiment}")
+            rows.append(self._row_of(player, stages))
         return rows
 
-    def _learn_bank(
-        self, name: str, _method: Method, order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_bank(self, lesson: _Lesson) -> list[_Row]:
         """Returns rows of the experts so far, each on its stage; the base answers the others.
 
         The whole bank is written too, to be evaluated and served at once.
         """
+        stages = lesson.stages
         experts = [self._expert(stage) for stage in stages]
-        folder = self._folder / name / order
+        folder = self._folder / lesson.name / lesson.order
         if not folder.exists():
-            adapters = {
-                stage: Path(each.target) for stage, each in zip(stages, experts, strict=True)
-            }
+            paths = (Path(expert.target) for expert in experts)
+            adapters = dict(zip(stages, paths, strict=True))
             counts = {stage: self._count_pairs(stage) for stage in stages}
             write_bank(folder, adapters, counts, self._settings_of(*stages))
         return [
@@ -273,13 +268,12 @@ class Course:
             for i in range(len(stages))
         ]
 
-    def _learn_router(
-        self, _name: str, _method: Method, _order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_router(self, lesson: _Lesson) -> list[_Row]:
         """Returns rows of the experts so far, of which the router chooses one by the prompt.
 
         A task's answer is the chosen expert's own, which was played already.
         """
+        stages = lesson.stages
         experts = {stage: self._expert(stage) for stage in stages}
         counts = {stage: self._count_pairs(stage) for stage in stages}
         rows = []
@@ -304,37 +298,33 @@ class Course:
             rows.append(_Row(successes, [None] * len(stages)))
         return rows
 
-    def _learn_merged(
-        self, name: str, method: Method, order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_merged(self, lesson: _Lesson) -> list[_Row]:
         """Returns rows of one adapter that the experts so far are combined to."""
+        stages = lesson.stages
         experts = [self._expert(stage) for stage in stages]
-        rows = [self._row([experts[0]] * len(stages), stages)]
+        rows = [self._row_of(experts[0], stages)]
         for place in range(1, len(stages)):
-            label = f"{order}.{name}-{place}"
+            label = f"{lesson.order}.{lesson.name}-{place}"
             folder = self._folder / "merged" / label
             if not folder.exists():
                 folder.parent.mkdir(exist_ok=True)
                 folders = [Path(expert.target) for expert in experts[: place + 1]]
                 base = load_base(self._settings_of(stages[0]))
-                combine_adapters(base, folders, method.combination, folder)
+                combine_adapters(base, folders, lesson.method.combination, folder)
             self._merged_bytes = folder_bytes(folder)
-            rows.append(
-                self._row([Contestant(label, "adapter", str(folder))] * len(stages), stages)
-            )
+            rows.append(self._row_of(Contestant(label, "adapter", str(folder)), stages))
         return rows
 
-    def _learn_joint(
-        self, name: str, _method: Method, _order: str, stages: tuple[str, ...]
-    ) -> list[_Row]:
+    def _learn_joint(self, lesson: _Lesson) -> list[_Row]:
         """Returns one row, of an adapter that was trained on all stages at once."""
+        name, stages = lesson.name, lesson.stages
         kept = [stage for stage in self._sequence.stages if stage in stages]
         shared = self._sequence.of_stages(dict.fromkeys(kept, 1.0))
         num_iterations = len(stages) * shared.training.num_iterations
         settings = make_run_settings(
             shared, self._base, name, overrides=(f"training.num_iterations={num_iterations}",)
         )
-        return [self._row([self._train(settings, name)] * len(stages), stages)]
+        return [self._row_of(self._train(settings, name), stages)]
 
     @property
     def _base_player(self) -> Contestant:
@@ -350,6 +340,9 @@ class Course:
         run = train(settings, self._folder / "runs" / name, self._signals)
         self._runs.append(run)
         return Contestant(name, "adapter", str(run.adapter))
+
+    def _row_of(self, player: Contestant, stages: Sequence[str]) -> _Row:
+        return self._row([player] * len(stages), stages)
 
     def _row(self, players: Sequence[Contestant], stages: Sequence[str]) -> _Row:
         cells = zip(players, stages, strict=True)
@@ -398,7 +391,7 @@ class Course:
         return count_pairs(prompts)
 
 
-_RULES: Mapping[Kind, Callable[[Course, str, Method, str, tuple[str, ...]], list[_Row]]] = {
+_RULES: Mapping[Kind, Callable[[Course, _Lesson], list[_Row]]] = {
     "base": Course._learn_base,
     "in_context": Course._learn_in_context,
     "experts": Course._learn_experts,

@@ -6,7 +6,7 @@ The hashes guard against damaged disks and edited files, not against someone who
 of their own. Names that begin with a dot are leftovers of killed writers, and never read.
 
 `best.json` names the best checkpoint by evaluation, and what it was measured at. `best` is a link
-to it, for people and commands: written after the file, and again when a run is resumed.
+to it, for people and commands: made after the file, and again when a run is resumed.
 """
 
 import hashlib
@@ -203,7 +203,10 @@ def set_aside_newer(folder: Path, iteration: int) -> None:
             except OSError as error:
                 raise CheckpointError(f"cannot set {str(path)!r} aside: {error}") from error
             logger.warning("%s: set aside as %s", path.name, aside.name)
-    mend_best(folder)
+    if (best := read_best(folder)) is None:
+        forget_best(folder)
+    else:
+        _link_best(folder, best.checkpoint)
 
 
 @dataclass(frozen=True)
@@ -241,53 +244,34 @@ def name_best(checkpoint: Path, success_rate: float) -> None:
         write_file(folder / _BEST_FILE, content)
     except OSError as error:
         raise CheckpointError(f"cannot write {error.filename!r}: {error.strerror}") from error
-    _link(folder, checkpoint.name)
-
-
-def _link(folder: Path, name: str) -> None:
-    """Links `best`; a file system without links goes without one."""
-    new = folder / f".new-{BEST}"
-    try:
-        _set_copy_aside(folder)
-        new.unlink(missing_ok=True)
-        new.symlink_to(name)
-        new.replace(folder / BEST)
-    except OSError as error:
-        logger.warning("%s: no link to %s (%s)", folder / BEST, name, error.strerror)
-
-
-def _set_copy_aside(folder: Path) -> None:
-    """Renames a real folder that has the link's name, as a copy that followed links has it.
-
-    It is kept, for it need not be a copy of what is there. Raises: OSError.
-    """
-    link = folder / BEST
-    if link.is_dir() and not link.is_symlink():
-        names = (folder / f"abandoned-{BEST}-{number}" for number in count(1))
-        aside = next(path for path in names if not path.exists())
-        link.rename(aside)
-        logger.warning("%s was a folder and no link: set aside as %s", link, aside.name)
-
-
-def mend_best(folder: Path) -> None:
-    """Takes the name away where the checkpoint that had it is gone, and mends a link.
-
-    A killed run may have left the link at what was the best before. Raises: CheckpointError.
-    """
-    best, link = read_best(folder), folder / BEST
-    if best is None:
-        forget_best(folder)
-    elif not link.is_symlink() or link.readlink().name != best.checkpoint:
-        _link(folder, best.checkpoint)
+    _link_best(folder, checkpoint.name)
 
 
 def forget_best(folder: Path) -> None:
     """Takes the name away, until an evaluation gives it again. Raises: CheckpointError."""
+    path = folder / _BEST_FILE
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot take {str(path)!r} away: {error.strerror}") from error
+    _link_best(folder, None)
+
+
+def _link_best(folder: Path, name: str | None) -> None:
+    """Links `best`, or takes the link away; a file system without links goes without one.
+
+    A folder of that name, as a copy that followed links has it, is kept: it need not be a copy of
+    what is there.
+    """
     link = folder / BEST
     try:
-        (folder / _BEST_FILE).unlink(missing_ok=True)
-        if link.is_symlink():
-            link.unlink()
-        _set_copy_aside(folder)
+        if link.is_dir() and not link.is_symlink():
+            names = (folder / f"abandoned-{BEST}-{number}" for number in count(1))
+            aside = next(path for path in names if not path.exists())
+            link.rename(aside)
+            logger.warning("%s was a folder and no link: set aside as %s", link, aside.name)
+        link.unlink(missing_ok=True)
+        if name is not None:
+            link.symlink_to(name)
     except OSError as error:
-        raise CheckpointError(f"cannot take {str(link)!r} away: {error.strerror}") from error
+        logger.warning("%s: no link to %s (%s)", link, name, error.strerror)

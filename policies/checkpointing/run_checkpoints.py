@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agentpeft.policies.checkpointing.checkpoints import (
     BEST,
     STATE_FILE,
@@ -34,10 +36,10 @@ from agentpeft.policies.checkpointing.run_logs import (
     seal_logs,
 )
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.loop.evaluation import SEEN_FILE, SeenTasks
 from agentpeft.policies.settings.config import Settings
 
 STATS_FILE = "training_stats.json"
+SEEN_FILE = "seen_tasks.bin"
 _TRAINED = {"avg_reward": "train/avg_reward", "success_rate": "train/accuracy"}
 _EVALUATED = ("success_rate", "avg_reward", "num_episodes")
 _FIXED = ("model", "tiny", "lora")
@@ -80,12 +82,8 @@ class RunHistory:
 
     def to_bytes(self, iteration: int, num_episodes: int) -> bytes:
         """Returns the content of the file."""
-        stats = {
-            "iteration": iteration,
-            "num_episodes": num_episodes,
-            "iterations": self._iterations,
-            "evaluations": self._evaluations,
-        }
+        totals = {"iteration": iteration, "num_episodes": num_episodes}
+        stats = {**totals, "iterations": self._iterations, "evaluations": self._evaluations}
         return json.dumps(stats, indent=1).encode()
 
 
@@ -94,22 +92,22 @@ class Checkpoint:
     """A checkpoint that was read and fits the run.
 
     `files`: by relative name. `state`: what `algorithm.json` says. `is_own`: it is one of this
-    run's, not another run's.
+    run's, not another run's. `seen`, `history`: see `RunCheckpoints`.
     """
 
     source: Path
     files: Mapping[str, bytes]
     state: Mapping[str, Any]
     is_own: bool
-    seen: SeenTasks
+    seen: set[int]
     history: RunHistory
 
 
 class RunCheckpoints:
     """The checkpoints in a run's folder, and what is saved beside the learner's state.
 
-    `seen`: the tasks that were learnt from. `history`: rewards and success so far. `newest`: the
-    checkpoint that was saved or restored last, None before.
+    `seen`: hashes of the contents of the tasks that training has learnt from. `history`: rewards
+    and success so far. `newest`: the checkpoint that was saved or restored last, None before.
     """
 
     def __init__(self, run_dir: Path, settings: Settings) -> None:
@@ -119,7 +117,8 @@ class RunCheckpoints:
         self._folder.mkdir(parents=True, exist_ok=True)
         if settings.output.episodes:
             (run_dir / SESSIONS).mkdir(exist_ok=True)
-        self.seen, self.history = SeenTasks(), RunHistory()
+        self.seen: set[int] = set()
+        self.history = RunHistory()
         self.newest: Path | None = None
         self._saved_iteration: int | None = None  # of the own checkpoint last saved or restored
         self._first_logs: dict[str, int] = {}
@@ -130,11 +129,8 @@ class RunCheckpoints:
 
     def is_best(self, iteration: int) -> bool:
         """Whether the policy was evaluated after `iteration`, and beats the best checkpoint."""
-        rate = self.history.success_rate_at(iteration)
-        if rate is None:
-            return False
-        best = read_best(self._folder)
-        return best is None or rate > best.success_rate
+        rate, best = self.history.success_rate_at(iteration), read_best(self._folder)
+        return rate is not None and (best is None or rate > best.success_rate)
 
     def mark_beginning(self) -> None:
         """Remembers how long the logs are: `go_back_to_beginning` cuts them to that."""
@@ -142,7 +138,7 @@ class RunCheckpoints:
 
     def go_back_to_beginning(self) -> None:
         """Forgets all that was learnt since `mark_beginning`."""
-        self.seen, self.history = SeenTasks(), RunHistory()
+        self.seen, self.history = set(), RunHistory()
         cut_logs(self._run_dir, self._first_logs)
 
     def save(
@@ -161,7 +157,7 @@ class RunCheckpoints:
         state = {**state, "settings": settings, **seal_logs(self._run_dir)}
         files = {
             **learner_files,
-            SEEN_FILE: self.seen.to_bytes(),
+            SEEN_FILE: np.array(sorted(self.seen), "<u8").tobytes(),
             STATE_FILE: json.dumps(state, indent=1).encode(),
             STATS_FILE: self.history.to_bytes(iteration, state["num_episodes"]),
         }
@@ -199,8 +195,10 @@ class RunCheckpoints:
                     f"checkpoint {str(source)!r} has {section} = {saved[section]}, "
                     f"this run {present[section]}"
                 )
-        seen, history = SeenTasks.of_bytes(files.get(SEEN_FILE)), RunHistory(files.get(STATS_FILE))
-        return Checkpoint(source, files, state, is_own, seen, history)
+        if SEEN_FILE not in files:
+            raise CheckpointError(f"the checkpoint has no {SEEN_FILE}: an older version wrote it")
+        seen = set(np.frombuffer(files[SEEN_FILE], "<u8").tolist())
+        return Checkpoint(source, files, state, is_own, seen, RunHistory(files.get(STATS_FILE)))
 
     def resume_from(self, checkpoint: Checkpoint) -> None:
         """Takes over what was read, once the learners have restored theirs.

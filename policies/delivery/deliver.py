@@ -18,7 +18,7 @@ replaces a runner whose answer is wrong.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from agentpeft.policies.delivery.probe import (
     Probe,
@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # they import this module
 
 _HIGHER_IS_BETTER = ("canary", "engine_effect", "served_effect")
 """Of the probe's metrics; of the others a lower one is better."""
+Answer: TypeAlias = tuple[AdapterAck, Proof | None]
+"""What a runner answers to a delivery; the proof is None if no probe was asked of it."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,6 @@ class Shipment:
         return None if self.probe is None else self.probe.sequences
 
 
-@dataclass(frozen=True)
-class DeliveryAnswer:
-    """What a runner answers to a delivery; `proof` is None if no probe was asked of it."""
-
-    ack: AdapterAck
-    proof: Proof | None
-
-
 def deliver(learners: "LearnerGroup", runners: "EnvRunnerGroup") -> dict[str, float]:
     """Has all runners serve the learners' present adapter, proves it, and returns the metrics.
 
@@ -76,12 +70,13 @@ def deliver(learners: "LearnerGroup", runners: "EnvRunnerGroup") -> dict[str, fl
 
 
 def send_and_prove(shipment: Shipment, runners: "EnvRunnerGroup") -> dict[str, float]:
-    """Has all runners serve a packed adapter; returns the proof's metrics, of the worst runner.
-
-    Raises: as `deliver`.
-    """
-    answers = runners.send_adapter(shipment)
-    return worst_metrics(runners.prove_adapter(shipment, answers))
+    """Has all runners serve a packed adapter; returns each metric of the runner that is worst."""
+    worst: dict[str, float] = {}
+    for metrics in runners.prove_adapter(shipment, runners.send_adapter(shipment)):
+        for name, value in metrics.items():
+            choose = min if name in _HIGHER_IS_BETTER else max
+            worst[name] = choose(worst.get(name, value), value)
+    return worst
 
 
 def pack(learner: "Learner") -> tuple[AdapterVersion, AdapterAck, Probe | None]:
@@ -97,9 +92,7 @@ def pack(learner: "Learner") -> tuple[AdapterVersion, AdapterAck, Probe | None]:
     return adapter, AdapterAck(adapter.version, adapter.sha256), probe
 
 
-def serve(
-    runner: "EnvRunner", adapter: AdapterVersion, sequences: Sequence[Ids] | None
-) -> DeliveryAnswer:
+def serve(runner: "EnvRunner", adapter: AdapterVersion, sequences: Sequence[Ids] | None) -> Answer:
     """Has the runner serve the adapter, and score the sequences with what it serves.
 
     Raises: DeliveryError if something else arrived than was sent, EngineError.
@@ -113,34 +106,24 @@ def serve(
     if ack.sha256 != adapter.sha256:  # said here, where the weights are; `check` would say it too
         sent = f"{ack.sha256:.12}, sent was {adapter.sha256:.12}"
         raise DeliveryError(f"adapter {adapter.version} arrived damaged ({sent})")
-    return DeliveryAnswer(ack, proof)
+    return ack, proof
 
 
-def check(answer: DeliveryAnswer, shipment: Shipment) -> dict[str, float]:
+def check(answer: Answer, shipment: Shipment) -> dict[str, float]:
     """Returns how far learner and engine are apart; nothing without a probe.
 
     Raises: DeliveryError if the runner serves anything but the shipment's adapter.
     """
-    ack, receipt = answer.ack, shipment.receipt
+    (ack, proof), receipt = answer, shipment.receipt
     if ack != receipt:
         sent = f"sent was {receipt.version} ({receipt.sha256:.12})"
         raise DeliveryError(f"it answers with adapter {ack.version} ({ack.sha256:.12}), {sent}")
     if shipment.probe is None:
         return {}
-    if answer.proof is None:
+    if proof is None:
         raise DeliveryError(f"it acknowledges adapter {receipt.version}, but gives no proof of it")
-    metrics = compute_delivery_metrics(shipment.probe, answer.proof)
+    metrics = compute_delivery_metrics(shipment.probe, proof)
     problem = find_problem(metrics, shipment.probe)
     if problem is not None:
         raise DeliveryError(f"it acknowledges adapter {receipt.version}, but {problem}")
     return metrics
-
-
-def worst_metrics(checked: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Returns each metric of the runner that has the worst value of it."""
-    worst: dict[str, float] = {}
-    for metrics in checked:
-        for name, value in metrics.items():
-            choose = min if name in _HIGHER_IS_BETTER else max
-            worst[name] = choose(worst.get(name, value), value)
-    return worst

@@ -14,6 +14,8 @@ from agentpeft.policies.messages import AdapterAck, AdapterVersion, Bits, Floats
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of PEFT's format."""
+BASE_NAME = "base_model_name_or_path"
+"""The key of the base in an adapter's config."""
 PICKLED_WEIGHTS = "adapter_model.bin"
 """What PEFT wrote before it wrote safetensors."""
 MODEL_CONFIG = "config.json"
@@ -34,12 +36,23 @@ def read_base_name(adapter: Path) -> str:
     ValueError where it names none.
     """
     config = json.loads((adapter / ADAPTER_CONFIG).read_bytes())
-    name = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    name = config.get(BASE_NAME) if isinstance(config, dict) else None
     if not (isinstance(name, str) and name):
-        raise ValueError(f"base_model_name_or_path is {name!r}")
+        raise ValueError(f"{BASE_NAME} is {name!r}")
     beside = adapter / Path(name).expanduser()
     is_beside = beside.is_dir() and not Path(name).expanduser().exists()
     return str(beside.resolve()) if is_beside else name
+
+
+def rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, bytes]:
+    """Returns an adapter's files with another name of its base, where `names` has it."""
+    renamed = dict(files)
+    for name in (name for name in files if Path(name).name == ADAPTER_CONFIG):
+        config = json.loads(files[name])
+        if config.get(BASE_NAME) in names:
+            config[BASE_NAME] = names[config[BASE_NAME]]
+            renamed[name] = json.dumps(config, indent=2, sort_keys=True).encode()
+    return renamed
 
 
 def compute_hash(weights: Mapping[str, Floats | Bits]) -> str:

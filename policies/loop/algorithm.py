@@ -11,7 +11,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -35,7 +35,7 @@ from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 if TYPE_CHECKING:  # only where a run has callbacks, or learns by imitation
-    from agentpeft.policies.loop.callbacks import CallbackCaller, Callbacks
+    from agentpeft.policies.loop.callbacks import Callbacks
     from agentpeft.policies.loop.imitation import OracleBatches
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,11 @@ class Algorithm:
         `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
-        self._callbacks = _make_caller(settings, callbacks)
+        if callbacks is None and settings.callbacks is not None:
+            from agentpeft.policies.loop.callbacks import find_class, make_callbacks
+
+            callbacks = make_callbacks(find_class(settings.callbacks))
+        self._callbacks = callbacks
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
         self._checkpoints = RunCheckpoints(run_dir, settings)
         warn_unless_held_out(settings)
@@ -126,8 +130,11 @@ class Algorithm:
         times["time/orchestration_s"] = total_s - sum(times[name] for name in _TIMES)
         metrics = {"train/step": float(self.iteration), **metrics, **faults, **times}
         if self._callbacks is not None:
+            from agentpeft.policies.loop.callbacks import check_metrics
+
             with self._stopping_on_error():
-                self._callbacks.end_iteration(self, metrics)
+                self._call(self._callbacks.on_iteration_end, metrics)
+                check_metrics(metrics)
         return metrics
 
     def _iterate(self) -> dict[str, float]:
@@ -139,7 +146,7 @@ class Algorithm:
 
     def _record(self, batch: TrainingBatch) -> dict[str, float]:
         """Takes in what a batch came to, and returns its metrics."""
-        self._checkpoints.seen.add(batch.task_hashes)
+        self._checkpoints.seen.update(batch.task_hashes)
         metrics = {"time/sample_s": batch.sample_s}
         if (report := batch.report) is None:
             return metrics
@@ -206,7 +213,8 @@ class Algorithm:
 
         Greedily, unless `evaluation.samples_per_task` is above 1. The best checkpoint is the one of
         the highest success rate, of equal ones the first.
-        `num_seen_tasks` counts the tasks whose content training has learnt from; see `SeenTasks`.
+        `num_seen_tasks` counts the tasks whose content training has learnt from, in RL or imitation
+        (not in the warm start, nor in an earlier run); their ids do not matter.
         """
         evaluation = self.settings.evaluation
         requests = [
@@ -218,7 +226,7 @@ class Algorithm:
             check_world(report)
         self._record_episodes("eval", report)
         metrics = compute_success_metrics(report.records)
-        num_seen = self._checkpoints.seen.count(report.task_hashes.values())
+        num_seen = sum(task in self._checkpoints.seen for task in report.task_hashes.values())
         metrics["num_seen_tasks"] = float(num_seen)
         if report.counts.num_slow_episodes:
             metrics["num_slow_episodes"] = float(report.counts.num_slow_episodes)
@@ -246,7 +254,7 @@ class Algorithm:
             learner_files = self._learners.call(LearnerActor.to_files)
         target = self._checkpoints.save(path, self._state(), learner_files)
         if self._callbacks is not None:
-            self._callbacks.save_checkpoint(self, target)
+            self._call(self._callbacks.on_checkpoint, target)
         return target
 
     def restore_from_path(self, path: str | Path) -> None:
@@ -322,17 +330,10 @@ class Algorithm:
                 records = self._learners.call_all(LearnerActor.read_token_records)
                 append_episodes(folder / "tokens.jsonl", self.iteration, records)
         if self._callbacks is not None:
-            self._callbacks.end_episodes(self, report.records, is_evaluation=name == "eval")
+            for record in report.records:
+                self._call(self._callbacks.on_episode_end, record, is_evaluation=name == "eval")
 
+    def _call(self, hook: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        from agentpeft.policies.loop.callbacks import call_hook
 
-def _make_caller(settings: Settings, callbacks: "Callbacks | None") -> "CallbackCaller | None":
-    """Returns what calls the given callbacks, or else those that the settings name."""
-    if callbacks is None and settings.callbacks is not None:
-        from agentpeft.policies.loop.callbacks import find_class, make_callbacks
-
-        callbacks = make_callbacks(find_class(settings.callbacks))
-    if callbacks is None:
-        return None
-    from agentpeft.policies.loop.callbacks import CallbackCaller
-
-    return CallbackCaller(callbacks)
+        call_hook(hook, self, *args, **kwargs)

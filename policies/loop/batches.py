@@ -93,12 +93,14 @@ class TrainingBatches:
         start_s = time.perf_counter()
         self._sort_out()
         self._ask_for_missing()
-        report = self._complete()
-        groups, learnt = merge_played(self._batch)
-        while lost := self._deliver_groups(groups):
-            self._draw_again(lost)
+        while True:
             report = self._complete()
             groups, learnt = merge_played(self._batch)
+            self._runners.sleep()  # a no-op unless set, which needs that nothing is in play now
+            lost = self._learners.receive(groups)
+            if not lost:
+                break
+            self._draw_again(lost)
         hashes = [learnt.task_hashes[group_id] for group_id in sorted(learnt.task_hashes)]
         requests = [played.request for played in (*self._batch, *self._others)]
         requests.sort(key=lambda request: request.group_id)
@@ -143,11 +145,6 @@ class TrainingBatches:
                 return report
             self._num_wanted += len(more)
             self._ask(more)
-
-    def _deliver_groups(self, groups: Sequence[Ref]) -> list[Ref]:
-        """Brings the batch to the learners; returns the groups that are lost with their node."""
-        self._runners.sleep()  # a no-op unless set, which needs that nothing is in play now
-        return self._learners.receive(groups)
 
     def _draw_again(self, lost: Sequence[Ref]) -> None:
         gone = [played for played in self._batch if any(played.group is ref for ref in lost)]

@@ -1,10 +1,10 @@
 """`Callbacks`: your own code, called during a run; RLlib's idea, with fewer moments."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentpeft.envs.core.errors import (
     SettingsError,
@@ -15,28 +15,9 @@ from agentpeft.envs.core.errors import (
 )
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.settings.config import Settings
 
-
-class TrainedRun(Protocol):
-    """What callbacks see of an `Algorithm`, which has further methods."""
-
-    settings: Settings
-    run_dir: Path
-    iteration: int
-
-    @property
-    def position(self) -> int:
-        """How many tasks of the stream have been taken."""
-        ...
-
-    def evaluate(self) -> dict[str, float]:
-        """Plays held-out tasks with the present adapter."""
-        ...
-
-    def save_to_path(self, path: str | Path | None = None) -> Path:
-        """Writes a checkpoint."""
-        ...
+if TYPE_CHECKING:  # it imports this module where a run has callbacks
+    from agentpeft.policies.loop.algorithm import Algorithm
 
 
 class Callbacks:
@@ -47,7 +28,7 @@ class Callbacks:
     """
 
     def on_episode_end(
-        self, algorithm: TrainedRun, episode: EpisodeRecord, *, is_evaluation: bool
+        self, algorithm: "Algorithm", episode: EpisodeRecord, *, is_evaluation: bool
     ) -> None:
         """Takes each episode of a round, once the round has been learnt from, or evaluated.
 
@@ -55,51 +36,20 @@ class Callbacks:
         none.
         """
 
-    def on_iteration_end(self, algorithm: TrainedRun, metrics: dict[str, float]) -> None:
+    def on_iteration_end(self, algorithm: "Algorithm", metrics: dict[str, float]) -> None:
         """Takes what `Algorithm.train` is about to return; numbers that are added are logged."""
 
-    def on_checkpoint(self, algorithm: TrainedRun, path: Path) -> None:
+    def on_checkpoint(self, algorithm: "Algorithm", path: Path) -> None:
         """Takes the folder of a checkpoint that has just been written."""
 
 
 HOOKS = [name for name in vars(Callbacks) if name.startswith("on_")]
 
 
-class CallbackCaller:
-    """Calls the hooks of a run's callbacks. Raises: TrainingError, in one line, of any error."""
-
-    def __init__(self, callbacks: Callbacks) -> None:
-        self._callbacks = callbacks
-
-    def end_episodes(
-        self, algorithm: TrainedRun, episodes: Iterable[EpisodeRecord], *, is_evaluation: bool
-    ) -> None:
-        """Calls `on_episode_end` for each episode."""
-        with _naming(self._callbacks.on_episode_end):
-            for episode in episodes:
-                self._callbacks.on_episode_end(algorithm, episode, is_evaluation=is_evaluation)
-
-    def end_iteration(self, algorithm: TrainedRun, metrics: dict[str, float]) -> None:
-        """Calls `on_iteration_end`. Raises: TrainingError too if it leaves a metric no number."""
-        with _naming(self._callbacks.on_iteration_end):
-            self._callbacks.on_iteration_end(algorithm, metrics)
-        for name, value in metrics.items():
-            if not _is_number(value):
-                raise TrainingError(
-                    f"callback on_iteration_end: metric {name!r} must be a number, "
-                    f"got {shown(value)}"
-                )
-
-    def save_checkpoint(self, algorithm: TrainedRun, path: Path) -> None:
-        """Calls `on_checkpoint`."""
-        with _naming(self._callbacks.on_checkpoint):
-            self._callbacks.on_checkpoint(algorithm, path)
-
-
-@contextmanager
-def _naming(hook: Callable[..., None]) -> Iterator[None]:
+def call_hook(hook: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Calls a hook. Raises: TrainingError, in one line, of any error."""
     try:
-        yield
+        hook(*args, **kwargs)
     except Exception as error:
         if not isinstance(error, TrainingError):
             name = getattr(hook, "__qualname__", repr(hook))
@@ -107,12 +57,14 @@ def _naming(hook: Callable[..., None]) -> Iterator[None]:
         raise
 
 
-def _is_number(value: object) -> bool:
-    """Whether a value is a number that a float holds; infinity and NaN are."""
-    try:
-        return isinstance(value, float | int) and isinstance(float(value), float)
-    except OverflowError:
-        return False
+def check_metrics(metrics: Mapping[str, object]) -> None:
+    """Raises: TrainingError where a callback has left a metric that is no number."""
+    for name, value in metrics.items():
+        is_small = isinstance(value, int) and abs(value) <= sys.float_info.max
+        if not (is_small or isinstance(value, float)):
+            raise TrainingError(
+                f"callback on_iteration_end: metric {name!r} must be a number, got {shown(value)}"
+            )
 
 
 def check_class(kind: type[Callbacks]) -> None:

@@ -1,29 +1,19 @@
-"""Evaluation: success rates of played episodes, and whether the tasks are held out.
-
-A seen task is one whose content training has learnt from, in RL or imitation; its id does not
-matter. Tasks of the warm start, and those that an adapter was trained on in an earlier run, are not
-known here.
-"""
+"""Evaluation: success rates of played episodes, and whether the tasks are held out."""
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import comb, sqrt
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from agentpeft.envs import EpisodeOptions, Outcome
-from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.environment_kwargs import drawn_kwargs
 
 logger = logging.getLogger(__name__)
-SEEN_FILE = "seen_tasks.bin"
-MAX_SEEN = 2**20
 _WITHOUT_TASKS = {*EpisodeOptions.__annotations__, "prompt", "split"}
 """Arguments of environments that do not say what the tasks are, and what says which half."""
 
@@ -94,45 +84,6 @@ def _pass_metrics(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
         f"pass_at/{k}": fmean(pass_at_k(len(task), sum(task), k) for task in tasks)
         for k in sorted({2**i for i in range(most.bit_length())} | {most})
     }
-
-
-class SeenTasks:
-    """The contents that training has learnt from, by their hashes.
-
-    The first `max_tasks` are known, so that memory is bounded: 8 bytes each in a checkpoint, some
-    64 in memory.
-    """
-
-    def __init__(self, max_tasks: int = MAX_SEEN) -> None:
-        self._hashes: set[int] = set()
-        self._max_tasks = max_tasks
-
-    def __len__(self) -> int:
-        """Returns how many are known."""
-        return len(self._hashes)
-
-    def add(self, hashes: Iterable[int]) -> None:
-        """Takes tasks in; beyond the limit, no new ones."""
-        for value in hashes:
-            if len(self._hashes) < self._max_tasks:
-                self._hashes.add(value)
-
-    def count(self, hashes: Iterable[int]) -> int:
-        """Returns how many of these tasks are known."""
-        return sum(value in self._hashes for value in hashes)
-
-    def to_bytes(self) -> bytes:
-        """Returns what `of_bytes` reads; equal sets give equal bytes."""
-        return np.array(sorted(self._hashes), "<u8").tobytes()
-
-    @classmethod
-    def of_bytes(cls, content: bytes | None) -> "SeenTasks":
-        """Returns the tasks of a checkpoint's file. Raises: CheckpointError where it has none."""
-        if content is None:
-            raise CheckpointError(f"the checkpoint has no {SEEN_FILE}: an older version wrote it")
-        seen = cls()
-        seen.add(np.frombuffer(content, "<u8").tolist())
-        return seen
 
 
 def warn_unless_held_out(settings: Settings) -> None:

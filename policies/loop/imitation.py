@@ -25,8 +25,7 @@ def warm_start(settings: Settings, run_dir: Path, learner_class: type[LearnerAct
     if folder.exists():
         read_checkpoint(folder)
     else:
-        alone = {"teacher": None}  # it is not asked
-        training = settings.training.model_copy(update=alone)
+        training = settings.training.model_copy(update={"teacher": None})  # it is not asked
         first = settings.model_copy(update={"training": training})
         with closing(LearnerGroup(first, learner_class)) as learners:
             learners.call_all(LearnerActor.warm_start)

@@ -46,11 +46,12 @@ class SpreadRates:
 
     A rate is (s + m) / (n + 1): n counts the groups, s those with spread, both decayed, and m is
     what was expected without them. That is 1 for a skill, so that new ones are tried, the mean of
-    its skills for a combination, and the rate of its combination for a task.
+    its skills for a combination, and the rate of its combination for a task. `sums`: the decayed s
+    and n by name.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
+        self.sums: dict[str, list[float]] = {}
 
     def estimate(self, skills: Sequence[str], task: str | None) -> float:
         """Returns the chance of spread for a task with these skills.
@@ -65,19 +66,11 @@ class SpreadRates:
     def record(self, skills: Sequence[str], task: str | None, is_spread: bool) -> None:
         """Adds a group of a task."""
         for key in chain.from_iterable(_keys(skills, task)):
-            num_spread, num_groups = self._sums.get(key, (0.0, 0.0))
-            self._sums[key] = [_DECAY * num_spread + is_spread, _DECAY * num_groups + 1]
-
-    def state_dict(self) -> dict[str, list[float]]:
-        """Returns the decayed counts, JSON-able."""
-        return dict(self._sums)
-
-    def load_state_dict(self, state: Mapping[str, list[float]]) -> None:
-        """Goes on from `state_dict`."""
-        self._sums = dict(state)
+            num_spread, num_groups = self.sums.get(key, (0.0, 0.0))
+            self.sums[key] = [_DECAY * num_spread + is_spread, _DECAY * num_groups + 1]
 
     def _rate(self, key: str, expected: float) -> float:
-        num_spread, num_groups = self._sums.get(key, (0.0, 0.0))
+        num_spread, num_groups = self.sums.get(key, (0.0, 0.0))
         return (num_spread + expected) / (num_groups + 1)
 
 
@@ -157,11 +150,11 @@ class TaskChoice:
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint needs, JSON-able."""
         difficulty = self._difficulty.state_dict() if self._difficulty else None
-        return {"difficulty": difficulty, "rates": self._rates.state_dict()}
+        return {"difficulty": difficulty, "rates": dict(self._rates.sums)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned."""
-        self._rates.load_state_dict(state["rates"])
+        self._rates.sums = dict(state["rates"])
         if self._difficulty is not None:
             self._difficulty.load_state_dict(state["difficulty"])
 

@@ -33,21 +33,20 @@ class Actor(ABC):
     Pass the results of other actors as a list of references, which the method resolves itself
     (`resolve`). Ray fetches a bare reference before it starts the method, and while it
     waits the actor cannot answer `ping`.
+
+    `places`: where files of the driver's machine are on this one, by the driver's paths. `rank` is
+    its number among the actors of its class, `store` the host and port where they meet.
     """
 
     places: Mapping[str, str] = {}
-    """Where files of the driver's machine are on this one, by the driver's paths."""
     rank = 0
     store: tuple[str, int] | None = None
-    """Its number among the actors of its class, and the host and port where they meet."""
 
     @classmethod
     def start_all(cls, spec: "ActorSpec", settings: Settings) -> "Actors":
-        """Returns running actors; with `num_env_runners` 0 a single one, an object in this process.
+        """Starts actors: with `num_env_runners` 0 a single one, an object in this process.
 
-        Its calls are over when they return, so nothing overlaps (a lag, or several learners, needs
-        Ray); a runner whose engine fails is restarted in place. A subclass may run them in another
-        way. Raises: PlacementError, and what making an actor raises.
+        A subclass may run them in another way. Raises: PlacementError, and what making one raises.
         """
         if settings.env_runners.num_env_runners == 0:
             return InlineActors(spec, settings)
@@ -56,7 +55,7 @@ class Actor(ABC):
         return RayActors(spec, settings)
 
     def find_lacking(self, files: "FilesToSend") -> list[str]:
-        """Returns the paths of what must be brought to this machine before the actor starts."""
+        """Returns the paths of what this machine lacks for the actor to start."""
         return files.find_lacking()
 
     def start_process(
@@ -144,15 +143,13 @@ class Actors(Protocol):
         If the method returns `num_returns` > 1 items, there is a list with a reference to each. A
         call waits for the actor's earlier calls to end, unless `is_beside`.
         """
-        ...
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
         """Waits for results and returns them.
 
-        Raises: what the method raised; WorkerLostError or WorkerMemoryError if the actor is gone;
+        Raises: what the method raised; WorkerLostError if the actor is gone;
         PayloadLostError if what it was sent is gone, so that it did nothing; RayHangsError.
         """
-        ...
 
     def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:
         """Waits until a result is there, or an error in its place; returns the places of all such.
@@ -160,27 +157,22 @@ class Actors(Protocol):
         While it waits, actors that answer no ping are ended, so that what they owe is an error.
         After `timeout_s` there may be none. Raises: RayHangsError, TrainingError.
         """
-        ...
 
     def restart(self, index: int, settings: Settings) -> None:
-        """Replaces an actor by a new one.
-
-        Raises: PlacementError if there is no room for it, WorkerLostError, and what making it
-        raises.
-        """
-        ...
+        """Replaces an actor. Raises: PlacementError, WorkerLostError, and what making it raises."""
 
     def find_places(self) -> Sequence[Place]:
         """Returns of each actor whether its machine stays, is being drained, or is not there."""
-        ...
 
     def close(self) -> None:
         """Ends the actors; idempotent."""
-        ...
 
 
 class InlineActors:
-    """One actor in this process, as `Actors`; a call is over when it returns."""
+    """One actor in this process, as `Actors`; a call is over when it returns.
+
+    So nothing overlaps: a lag, or several learners, needs Ray.
+    """
 
     num_actors = 1
 
@@ -197,10 +189,7 @@ class InlineActors:
         num_returns: int = 1,
         is_beside: bool = False,  # noqa: ARG002
     ) -> Ref:
-        """Calls a method and returns its result, or the failure that `fetch` raises.
-
-        Raises: what else the method raises.
-        """
+        """Returns the result, or the failure that `fetch` raises. Raises: all other errors."""
         try:
             return getattr(self._actor, method.__name__)(*args)
         except _DEFERRED as error:

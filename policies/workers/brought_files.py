@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, BASE_NAME, rename_base
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.models.tiny_cache import CACHE_VARIABLE, cache_dir, load_tiny
 from agentpeft.policies.settings.config import Settings
@@ -22,7 +22,6 @@ from agentpeft.policies.settings.named_files import files_of, find_path, hash_fi
 
 Contents: TypeAlias = Mapping[str, Mapping[str, bytes]]
 """By the driver's path of a file or folder: its files by relative name, "." of a single file."""
-_BASE = "base_model_name_or_path"
 
 
 @dataclass(frozen=True)
@@ -108,25 +107,10 @@ def read_contents(paths: Sequence[str]) -> Contents:
         }
 
 
-def rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, bytes]:
-    """Returns an adapter's files with another name of its base, where `names` has it."""
-    return {
-        name: _rename(content, names) if Path(name).name == ADAPTER_CONFIG else content
-        for name, content in files.items()
-    }
-
-
-def _rename(config: bytes, names: Mapping[str, str]) -> bytes:
-    values = json.loads(config)
-    if values.get(_BASE) not in names:
-        return config
-    return json.dumps({**values, _BASE: names[values[_BASE]]}, indent=2, sort_keys=True).encode()
-
-
 def _base_of(adapter: Path) -> str | None:
     """Returns the folder of an adapter's base; None for what is no adapter, and for hub ids."""
     try:
-        named = json.loads((adapter / ADAPTER_CONFIG).read_bytes()).get(_BASE)
+        named = json.loads((adapter / ADAPTER_CONFIG).read_bytes()).get(BASE_NAME)
     except (OSError, ValueError, AttributeError):
         return None
     return named if isinstance(named, str) and Path(named).is_dir() else None

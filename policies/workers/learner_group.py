@@ -14,6 +14,7 @@ import torch
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
+from agentpeft.policies.delivery.version import rename_base
 from agentpeft.policies.errors import CheckpointError, PayloadLostError
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers, open_store
@@ -45,23 +46,20 @@ class LearnerActor(Actor):
 
     def make(self, settings: Settings) -> None:
         """Loads the model, attaches its adapter, and meets the other learners."""
-        own, loaded, peers = settings.learners, settings, Peers()
-        if not settings.lora.use_lora:  # what is trained is float32, also where it goes on from
+        learners, loaded, peers = settings.learners, settings, Peers()
+        use_lora, shard_base = settings.lora.use_lora, learners.shard_base
+        if not use_lora:  # what is trained is float32, also where it goes on from
             loaded = settings.with_model(dtype="float32")
-        base = load_base(
-            loaded,
-            own.num_gpus_per_learner,
-            stays_on_cpu=own.shard_base,
-            is_frozen=settings.lora.use_lora and not own.shard_base,
-        )
+        num_gpus, is_frozen = learners.num_gpus_per_learner, use_lora and not shard_base
+        base = load_base(loaded, num_gpus, stays_on_cpu=shard_base, is_frozen=is_frozen)
         policy = attach_lora(
             base,
             settings.lora,
             seed=settings.seed,
-            gradient_checkpointing=own.gradient_checkpointing,
+            gradient_checkpointing=learners.gradient_checkpointing,
         )
         if self.store is not None:  # not before: transformers loads otherwise in a process group
-            peers.join(self.store, self.rank, own.num_learners, own.num_gpus_per_learner > 0)
+            peers.join(self.store, self.rank, learners.num_learners, num_gpus > 0)
         self.learner = Learner(settings, policy, peers)
 
     def receive(self, groups: Sequence[Ref]) -> None:
@@ -108,11 +106,6 @@ class LearnerActor(Actor):
         self._give_memory_back()
         return packed
 
-    def join_pack(self) -> None:
-        """Computes what the first learner's `pack` does, which a sharded base needs all for."""
-        pack(self.learner)
-        self._give_memory_back()
-
     def read_token_records(self) -> list[TokenRecord]:
         """Returns the few episodes that pulled hardest at the last update, token by token.
 
@@ -144,7 +137,7 @@ class LearnerActor(Actor):
                 raise CheckpointError(str(error).replace(folder, gettempdir())) from error
             paths = [path for path in Path(folder).rglob("*") if path.is_file()]
             files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-        return _rename_base(files, {place: path for path, place in self.places.items()})
+        return rename_base(files, {place: path for path, place in self.places.items()})
 
     def restore(self, files: Mapping[str, bytes]) -> None:
         """Resumes from what `to_files` returned. Raises: CheckpointError, SettingsError."""
@@ -155,7 +148,7 @@ class LearnerActor(Actor):
         except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
             raise CheckpointError(f"the learner's state cannot be read: {error}") from None
         with TemporaryDirectory() as folder:
-            for name, content in _rename_base(files, self.places).items():
+            for name, content in rename_base(files, self.places).items():
                 if name.startswith(f"{ADAPTER}/"):
                     path = Path(folder) / Path(name).relative_to(ADAPTER)
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,15 +159,6 @@ class LearnerActor(Actor):
                 text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
                 raise type(error)(text) from error
         self.learner.load_state_dict(state)
-
-
-def _rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, bytes]:
-    """Returns the files as `rename_base` does; without names there is nothing to rename."""
-    if not names:
-        return dict(files)
-    from agentpeft.policies.workers.brought_files import rename_base
-
-    return rename_base(files, names)
 
 
 class LearnerGroup:
@@ -208,7 +192,7 @@ class LearnerGroup:
         )
         self._actors = kind.start_all(spec, settings)
 
-    def receive(self, groups: Sequence[Ref]) -> list[Ref]:
+    def receive(self, groups: Sequence[Ref]) -> Sequence[Ref]:
         """Brings groups to the learners, without passing the driver, for the next update.
 
         Returns those that went with the node that held them; the others must be received again.
@@ -216,18 +200,13 @@ class LearnerGroup:
         try:
             self.call_all(LearnerActor.receive, groups)
         except PayloadLostError:
-            lost = [group for group in groups if self._is_lost(group)]
+            if len(groups) == 1:
+                return groups
+            lost = [group for one in groups for group in self.receive([one])]
             if not lost:
                 raise
             return lost
         return []
-
-    def _is_lost(self, group: Ref) -> bool:
-        try:
-            self.call_all(LearnerActor.receive, [group])
-        except PayloadLostError:
-            return True
-        return False
 
     def update(self) -> dict[str, float]:
         """Learns from the groups that were received, which all learners have by now."""
@@ -237,11 +216,10 @@ class LearnerGroup:
 
     def pack_adapter(self) -> Shipment:
         """Returns the present adapter, to be delivered."""
-        adapter, receipt, probe = self._actors.call(0, LearnerActor.pack, num_returns=3)
-        others = range(1, self._actors.num_actors) if self._is_sharded else ()
-        beside = [self._actors.call(rank, LearnerActor.join_pack) for rank in others]
-        receipt, probe = self._fetch([receipt, probe, *beside])[:2]
-        return Shipment(adapter, receipt, probe)
+        ranks = range(self._actors.num_actors if self._is_sharded else 1)  # a shard needs all
+        packed = [self._actors.call(rank, LearnerActor.pack, num_returns=3) for rank in ranks]
+        receipt, probe, *_ = self._fetch([ref for refs in packed for ref in refs[1:]])
+        return Shipment(packed[0][0], receipt, probe)
 
     def call(self, method: Callable[[Any, *Ts], T], *args: *Ts) -> T:
         """Calls a method of the first learner, `call(LearnerActor.to_files)`."""

@@ -36,7 +36,6 @@ from agentpeft.policies.errors import (
     RayHangsError,
     TrainingError,
     WorkerLostError,
-    WorkerMemoryError,
 )
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
@@ -69,8 +68,8 @@ class RayActors:
         """Raises: PlacementError, WorkerLostError, and what making an actor raises."""
         self._spec, self.num_actors = spec, spec.num_actors
         self._limits = settings.fault_tolerance
-        probe_s = self._limits.env_runner_health_probe_timeout_s
-        self._ray_timeout_s = max(2 * probe_s, _MIN_RAY_TIMEOUT_S)
+        self._probe_s = self._limits.env_runner_health_probe_timeout_s
+        self._ray_timeout_s = max(2 * self._probe_s, _MIN_RAY_TIMEOUT_S)
         self._actors: list[Any] = []
         self._pings: list[tuple[Any, Ref]] = []
         self._next_ping_s = 0.0
@@ -103,21 +102,19 @@ class RayActors:
         return self._ask("calling an actor", lambda: remote.remote(*args))
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        """See `Actors`. While it waits, actors that answer no ping are ended."""
-        probe_s = self._limits.env_runner_health_probe_timeout_s
+        """See `Actors`."""
         while True:
             try:
-                return self._get(refs, probe_s)
+                return self._get(refs, self._probe_s)
             except GetTimeoutError:
                 self._check_node()
-                self._watch(probe_s)
+                self._watch()
 
     def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:
         """See `Actors`."""
-        probe_s = self._limits.env_runner_health_probe_timeout_s
         while True:
-            self._watch(probe_s)
-            wait_s = probe_s if timeout_s is None else timeout_s
+            self._watch()
+            wait_s = self._probe_s if timeout_s is None else timeout_s
             ready: list[Ref] = []
             for number in (1, len(refs)):  # waits for the first, then looks for all others
                 look = partial(
@@ -130,26 +127,24 @@ class RayActors:
                 return [place for place, ref in enumerate(refs) if ref in there]
             self._check_node()
 
-    def _watch(self, probe_s: float) -> None:
+    def _watch(self) -> None:
         """Ends the actors whose last ping has no answer in time, and pings them again.
 
         Fetching what an ended one owes then raises.
         """
-        if time.monotonic() < self._next_ping_s:
-            return
-        self._ask("asking actors for life", self._end_late)
-        self._next_ping_s = time.monotonic() + probe_s
 
-    def _end_late(self) -> None:
-        refs = [ping for _, ping in self._pings]
-        late = ray.wait(refs, num_returns=len(refs), timeout=0)[1] if refs else []
-        for actor, ping in self._pings:
-            if ping in late:
-                ray.kill(actor)
-        self._pings = [
-            (actor, actor.ping.options(concurrency_group=_HEALTH).remote())
-            for actor in self._actors
-        ]
+        def end_late() -> None:
+            refs = [ping for _, ping in self._pings]
+            late = ray.wait(refs, num_returns=len(refs), timeout=0)[1] if refs else []
+            for actor, ping in self._pings:
+                if ping in late:
+                    ray.kill(actor)
+            pings = [a.ping.options(concurrency_group=_HEALTH).remote() for a in self._actors]
+            self._pings = list(zip(self._actors, pings, strict=True))
+
+        if time.monotonic() >= self._next_ping_s:
+            self._ask("asking actors for life", end_late)
+            self._next_ping_s = time.monotonic() + self._probe_s
 
     def restart(self, index: int, settings: Settings) -> None:
         """See `Actors`."""
@@ -160,10 +155,7 @@ class RayActors:
         self._await_start([index], settings)
 
     def find_places(self) -> Sequence[Place]:
-        """See `Actors`.
-
-        A lost place counts as such until Ray has one for all that lost theirs.
-        """
+        """See `Actors`. A lost place counts as such until Ray has one for all that lost theirs."""
         group = self._group
         if group is None:  # a trial's, or nowhere in particular
             return ["stays"] * self.num_actors
@@ -270,7 +262,7 @@ class RayActors:
             return PayloadLostError(f"what was sent to or by {name} is lost with its node")
         if isinstance(error, OutOfMemoryError):  # many lines of advice follow
             reason = str(error).partition("\n")[0]
-            return WorkerMemoryError(f"Ray's memory monitor has ended one of {name}: {reason}")
+            return WorkerLostError(f"Ray's memory monitor has ended one of {name}: {reason}")
         if isinstance(error, RayActorError | NodeDiedError):
             self._check_node()
             return WorkerLostError(f"a process of {name} is gone: {reason}")
@@ -278,12 +270,11 @@ class RayActors:
 
     def _end(self, actors: Sequence[Any]) -> None:
         def end() -> None:
-            if self._spec.is_closed and actors:
-                closed = [actor.close.remote() for actor in actors]
-                _, late = ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)
-                if late:
-                    counts = self._spec.name, len(late), len(actors)
-                    logger.warning("%s: %d of %d do not close within %g s", *counts, _STOP_S)
+            closed = [actor.close.remote() for actor in actors if self._spec.is_closed]
+            late = ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)[1] if closed else []
+            if late:
+                counts = self._spec.name, len(late), len(actors)
+                logger.warning("%s: %d of %d do not close within %g s", *counts, _STOP_S)
             for actor in actors:
                 ray.kill(actor)
 
@@ -312,11 +303,10 @@ class RayActors:
         )
 
     def _start_actor(self, index: int) -> Any:
-        variables = process_variables(self._spec.num_threads)
         options: dict[str, Any] = {
             "num_cpus": self._spec.num_cpus,
             "num_gpus": self._spec.num_gpus,
-            "runtime_env": {"env_vars": variables},
+            "runtime_env": {"env_vars": process_variables(self._spec.num_threads)},
         }
         if self._group is not None:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)

@@ -9,11 +9,11 @@ A group's episodes stay where Ray keeps objects. The driver passes references on
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agentpeft.policies.delivery.deliver import DeliveryAnswer, Shipment, check, serve
+from agentpeft.policies.delivery.deliver import Answer, Shipment, check, serve
 from agentpeft.policies.errors import (
     DeliveryError,
     EngineError,
@@ -54,7 +54,7 @@ class EnvRunnerActor(Actor):
         """Returns the runner; a subclass may give it an engine of its own."""
         return EnvRunner(settings)
 
-    def deliver(self, adapter: Sequence[Ref], sequences: Sequence[Ids] | None) -> DeliveryAnswer:
+    def deliver(self, adapter: Sequence[Ref], sequences: Sequence[Ids] | None) -> Answer:
         """Serves an adapter from the next turn on, and answers what arrived and is served.
 
         `adapter` is one reference, in a list. Raises: DeliveryError, EngineError.
@@ -104,7 +104,8 @@ class EnvRunnerGroup:
     bit if the settings are `deterministic`, else but for rounding).
 
     Single-threaded: `play` waits for a runner's results and gives groups to runners with room. Call
-    it repeatedly while waiting for something else, so that runners stay busy.
+    it repeatedly while waiting for something else, so that runners stay busy. Whatever waits
+    raises: TrainingError, DeliveryError, PlacementError, and what playing raises.
     """
 
     def __init__(
@@ -125,13 +126,10 @@ class EnvRunnerGroup:
             is_closed=True,
         )
         self._actors = kind.start_all(spec, settings)
-        self._sleeps = runners.sleep_while_learning
         self.num_runners = self._actors.num_actors
         self.counts: Counter[str] = Counter() if counts is None else counts
         self._serving: Sequence[int] = range(self.num_runners)
         """The runners that are given work, in order."""
-        self._most_given = 0
-        """The most episodes that any runner has had at once."""
         self._restarts: RunnerRestarts | None = None
         most = runners.max_concurrent_episodes
         self._queue = RunnerQueue(self.num_runners, most, settings.deterministic)
@@ -148,8 +146,19 @@ class EnvRunnerGroup:
         """The adapter version that was sent last; 0 before."""
         return 0 if self._shipment is None else self._shipment.receipt.version
 
+    @property
+    def num_slots(self) -> int:
+        """How many episodes all runners together play at once."""
+        return len(self._serving) * self._settings.env_runners.max_concurrent_episodes
+
+    @property
+    def num_episodes_left(self) -> int:
+        """How many episodes were asked for and are not over, as far as was heard."""
+        in_play = sum(jobs.num_given - jobs.num_ended for jobs in self._jobs)
+        return self._queue.num_waiting_episodes + in_play
+
     def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[Ref], SampleReport]:
-        """Plays groups before all others that wait, and merges them. Raises: as `play`."""
+        """Plays groups before all others that wait, and merges them."""
         played: list[PlayedGroup] = []
         self.ask(played.append, requests, is_first=True)
         while len(played) < len(requests):
@@ -168,11 +177,7 @@ class EnvRunnerGroup:
         self._assign_groups()
 
     def play(self, until: Sequence[Ref] = ()) -> None:
-        """Waits for a runner's results, or for one of `until`, and assigns groups.
-
-        With `until` it does not wait for long. Raises: TrainingError, DeliveryError,
-        PlacementError, and what playing raises.
-        """
+        """Waits for results, or for one of `until` and then not for long, and assigns groups."""
         self._assign_groups()
         busy = [runner for runner, jobs in enumerate(self._jobs) if jobs.requests]
         for runner in busy:
@@ -183,17 +188,6 @@ class EnvRunnerGroup:
             if index < len(busy):
                 self._receive_results(busy[index])
         self._assign_groups()
-
-    @property
-    def num_slots(self) -> int:
-        """How many episodes all runners together play at once."""
-        return sum(self._jobs[runner].capacity for runner in self._serving)
-
-    @property
-    def num_episodes_left(self) -> int:
-        """How many episodes were asked for and are not over, as far as was heard."""
-        in_play = sum(jobs.num_given - jobs.num_ended for jobs in self._jobs)
-        return self._queue.num_waiting_episodes + in_play
 
     def give_up(self) -> None:
         """Forgets the groups that wait, and lets those in play come to their end."""
@@ -207,8 +201,6 @@ class EnvRunnerGroup:
         """Sends an adapter to all runners, and returns a reference to each one's answer.
 
         Where groups are in play, it assigns further ones until all have answered.
-
-        Raises: as `play`.
         """
         self._shipment, self._proofs = shipment, {}
         places = self._actors.find_places()
@@ -225,8 +217,7 @@ class EnvRunnerGroup:
     ) -> list[dict[str, float]]:
         """Checks what runners answer to `send_adapter`; returns each one's metrics.
 
-        One that does not prove what it serves is replaced. Raises: DeliveryError if it fails again,
-        TrainingError if none may be replaced.
+        One that does not prove what it serves is replaced.
         """
         checked = []
         for runner, answer in answers.items():
@@ -245,25 +236,19 @@ class EnvRunnerGroup:
     def sleep(self) -> None:
         """Puts the engines to sleep, if the settings say so, freeing GPU memory for the learners.
 
-        No group may be in play. They wake by themselves. A runner that fails is replaced. Raises:
-        as `play`.
+        No group may be in play. They wake by themselves. A runner that fails is replaced.
         """
-        failed = self._put_to_sleep(self._serving if self._sleeps else ())
-        while failed:
-            for runner, error in failed.items():
-                self._replace(runner, error)
-            failed = self._put_to_sleep(failed.keys() & {*self._serving})
-
-    def _put_to_sleep(self, runners: Iterable[int]) -> dict[int, Exception]:
-        """Returns the runners that failed, and with what, once all others sleep."""
-        asked = {runner: self._actors.call(runner, EnvRunnerActor.sleep) for runner in runners}
-        failed: dict[int, Exception] = {}
-        for runner, answer in asked.items():
-            try:
-                self._actors.fetch([answer])
-            except (EngineError, WorkerLostError) as error:
-                failed[runner] = error
-        return failed
+        awake = set(self._serving if self._settings.env_runners.sleep_while_learning else ())
+        while awake:
+            asked = {runner: self._actors.call(runner, EnvRunnerActor.sleep) for runner in awake}
+            awake = set()
+            for runner, answer in asked.items():  # all of them, before one is replaced
+                try:
+                    self._actors.fetch([answer])
+                except (EngineError, WorkerLostError) as error:
+                    self._replace(runner, error)
+                    awake.add(runner)
+            awake &= {*self._serving}
 
     def close(self) -> None:
         """Ends the runners; idempotent."""
@@ -273,13 +258,10 @@ class EnvRunnerGroup:
         """Gives groups to the runners that have room; the others are to tell when they have."""
         serving = {runner: self._jobs[runner] for runner in self._serving}
         for runner, requests in self._queue.assign_groups(serving).items():
-            under_way = sum(r.num_episodes for r in serving[runner].requests.values())
-            self._most_given = max(self._most_given, under_way)
             self._actors.call(runner, EnvRunnerActor.take, requests)
         if not self._queue.wants_room:
             return
-        for runner in self._serving:  # whose `collect` does not return for room alone
-            jobs = self._jobs[runner]
+        for runner, jobs in serving.items():  # whose `collect` does not return for room alone
             if jobs.results and not jobs.is_until_room:
                 jobs.is_until_room = True
                 self._actors.call(runner, EnvRunnerActor.wake)
@@ -332,16 +314,9 @@ class EnvRunnerGroup:
         if runner in self._serving:
             self._replace(runner, reason)
         else:
-            self._reset_jobs(runner)
-
-    def _reset_jobs(self, runner: int) -> None:
-        """Puts a runner's groups at the head of the queue; it starts with none."""
-        jobs = self._jobs[runner]
-        self._jobs[runner] = RunnerJobs(self._get_restarts().get_limit(runner, self._most_given))
-        self._queue.return_groups(list(jobs.requests.values()))
+            self._queue.return_groups(self._jobs[runner].clear())
 
     def _get_restarts(self) -> "RunnerRestarts":
-        """Returns what counts and limits restarts, made when it is first needed."""
         if self._restarts is None:
             from agentpeft.policies.workers.restart import RunnerRestarts
 
@@ -357,8 +332,8 @@ class EnvRunnerGroup:
         self._serving = restarts.leave_drained(self._serving, places)
         for runner, place in enumerate(places):
             if place == "stays" and runner not in self._serving:
-                self._reset_jobs(runner)
-                if restarts.join(runner, self._most_given):
+                self._queue.return_groups(self._jobs[runner].clear())
+                if restarts.join(runner):
                     self._serving = sorted([*self._serving, runner])
 
     def _send(self, runner: int, shipment: Shipment) -> Ref:
@@ -378,10 +353,10 @@ class EnvRunnerGroup:
         restarts = self._get_restarts()
         restarts.count_failure(runner, reason)
         others = [other for other in self._serving if other != runner]
-        is_started = restarts.restart(runner, self._most_given, others)
+        is_started = restarts.restart(runner, others)
         if not is_started:
             self._serving = others
-        self._reset_jobs(runner)
+        self._queue.return_groups(self._jobs[runner].clear())
         self._proofs[runner] = {}
         if is_started and self._shipment is not None:
             try:

@@ -35,6 +35,13 @@ class RunnerJobs:
         """For how many more episodes it has room; below 0, how many wait."""
         return self.capacity - (self.num_given - self.num_ended)
 
+    def clear(self) -> list[GroupRequest]:
+        """Forgets all groups, as of a runner that starts; returns them."""
+        requests = list(self.requests.values())
+        self.num_given = self.num_ended = 0
+        self.requests, self.results, self.is_until_room = {}, (), False
+        return requests
+
 
 class RunnerQueue:
     """Groups that no runner has yet, in the order in which they are to be played."""

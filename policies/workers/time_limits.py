@@ -13,9 +13,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from agentpeft.policies.errors import RayHangsError
 
@@ -24,44 +25,8 @@ RAY_START_S = 300.0
 """How long Ray may take to start, or to be joined."""
 _AFTER_A_HANG_S = 5.0
 """What calls have once one has hung: it is most likely that they hang too."""
-_unfinished: "set[_Call[Any]]" = set()
-_hung: "set[_Call[Any]]" = set()
-"""Of those, the ones that had longer than their limit."""
-
-
-class _Call(Generic[T]):
-    """One call in a thread of its own, and what came of it."""
-
-    def __init__(self, function: Callable[[], T], stays: bool) -> None:
-        self._function, self._stays = function, stays
-        self.is_over = threading.Event()
-        self.result: T
-        self.error: BaseException | None = None
-
-    def start(self) -> None:
-        """Begins the call, without `threading.Thread`.
-
-        `Thread.start` waits, without a limit, for a sign of life that never comes where the thread
-        finds no memory for its first step. Raises: RuntimeError where there can be no more threads.
-        """
-        _thread.start_new_thread(self._run, ())
-
-    def _run(self) -> None:
-        with self:
-            self.result = self._function()
-        if self._stays:
-            threading.Event().wait()
-
-    def __enter__(self) -> None:
-        """Nothing: what matters is how it ends."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
-        """Keeps an error for the thread that waits, which raises it again."""
-        self.error = error
-        self.is_over.set()
-        _unfinished.discard(self)
-        _hung.discard(self)
-        return True
+_unfinished: "set[Future[Any]]" = set()
+_over_limit: "set[Future[Any]]" = set()
 
 
 def within(limit_s: float, what: str, function: Callable[[], T], *, stays: bool = False) -> T:
@@ -70,33 +35,41 @@ def within(limit_s: float, what: str, function: Callable[[], T], *, stays: bool 
     `stays` keeps its thread for the rest of the process: Linux ends the processes that Ray starts
     when the thread that has started them ends. Raises: RayHangsError after `limit_s`.
     """
-    call = _Call(function, stays)
+    limit_s = min(limit_s, _AFTER_A_HANG_S) if is_hanging() else limit_s
+    call: Future[T] = Future()
+
+    def keep_error(_kind: object, error: BaseException | None, _trace: object) -> bool:
+        if error is not None:  # raised again by the thread that waits
+            call.set_exception(error)
+        return True
+
+    def run() -> None:
+        with ExitStack() as stack:
+            stack.push(keep_error)
+            call.set_result(function())
+        if stays:
+            threading.Event().wait()
+
     _unfinished.add(call)
-    try:
-        call.start()
-    except RuntimeError:
-        _unfinished.discard(call)
-        raise
-    limit_s = min(limit_s, _AFTER_A_HANG_S) if _hung else limit_s
-    if not call.is_over.wait(limit_s):
-        _hung.add(call)
-        if call.is_over.is_set():  # at the last moment: it has looked whether it hangs
-            _hung.discard(call)
+    call.add_done_callback(_unfinished.discard)
+    try:  # not `Thread.start`, which waits, without a limit, for a sign of life that never comes
+        _thread.start_new_thread(run, ())  # where the thread finds no memory for its first step
+    except RuntimeError as error:  # there can be no more threads
+        call.set_exception(error)
+    if not wait([call], limit_s).done:
+        _over_limit.add(call)
         raise RayHangsError(what, limit_s)
-    if call.error is not None:
-        raise call.error
-    return call.result
+    return call.result()
 
 
 def is_hanging() -> bool:
     """Returns whether a call that had longer than its limit has not returned yet."""
-    return bool(_hung)
+    return not all(call.done() for call in _over_limit)
 
 
 def await_interrupted(limit_s: float) -> None:
     """Waits for calls that a signal's exception has left behind, before what they use is gone."""
-    for call in _unfinished - _hung:
-        call.is_over.wait(limit_s)
+    wait(_unfinished - _over_limit, limit_s)
 
 
 def leave(status: int) -> int:

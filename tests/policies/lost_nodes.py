@@ -12,7 +12,7 @@ from faulty_parts import take
 from ray.cluster_utils import Cluster
 from small_model import TWO_RUNNERS
 
-from agentpeft.policies.errors import PlacementError, WorkerMemoryError
+from agentpeft.policies.errors import PlacementError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
@@ -137,30 +137,3 @@ def test_groups_that_go_with_their_node_are_drawn_again_by_the_runner_that_is_le
         lose_node(cluster, node_of(0))
         with pytest.raises(PlacementError, match=r"the env runners within 5 s: .*the cluster has"):
             algorithm.train()
-
-
-def test_after_the_second_time_without_memory_fewer_episodes_are_played_at_once(
-    monkeypatch, tmp_path, caplog
-):
-    limits = []
-
-    class ShortOfMemory(EnvRunnerActor):
-        """The first four are ended for lack of memory."""
-
-        def make_runner(self, settings):
-            limits.append(settings.env_runners.max_concurrent_episodes)
-            return super().make_runner(settings)
-
-        def collect(self, max_groups, until_room):
-            if len(limits) <= 4:
-                raise WorkerMemoryError("Ray's memory monitor has ended one of the env runners")
-            return super().collect(max_groups, until_room)
-
-    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
-    settings = make_settings(*SCRIPTED, "env_runners.num_env_runners=0")
-    runners = EnvRunnerGroup(settings, kind=ShortOfMemory)
-    _, report = runners.sample([GroupRequest(0, 6), GroupRequest(1, 6)])
-    assert len(report.records) == 12
-    assert limits == [256, 256, 6, 3, 1]
-    assert "env runner 0 plays at most 6 episodes at once from now on" in caplog.text
-    runners.close()

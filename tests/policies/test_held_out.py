@@ -3,7 +3,6 @@
 import logging
 from hashlib import blake2b
 
-import numpy as np
 import pytest
 import word_env  # noqa: F401 (registers an environment)
 from small_model import SMALL
@@ -12,8 +11,9 @@ from agentpeft.envs import Task
 from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
+from agentpeft.policies.checkpointing.run_checkpoints import SEEN_FILE
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.loop.evaluation import SEEN_FILE, SeenTasks, warn_unless_held_out
+from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.rollout.environments import EnvPool
 from agentpeft.policies.settings.config import Settings, with_overrides
 
@@ -86,18 +86,6 @@ def test_a_checkpoint_without_the_tasks_is_refused_whole(build, tmp_path):
     with pytest.raises(CheckpointError, match=f"no {SEEN_FILE}"):
         run.restore_from_path(tmp_path / "older")
     assert run.iteration == 1
-
-
-@pytest.mark.parametrize("num_tasks", [0, 5, 10, 100])
-def test_what_is_known_is_bounded_and_saved_to_the_bit(num_tasks):
-    hashes = np.random.default_rng(0).integers(2**64, size=num_tasks, dtype=np.uint64).tolist()
-    seen = SeenTasks(max_tasks=10)
-    seen.add(hashes)
-    seen.add(hashes)
-    assert len(seen) == min(num_tasks, 10) == seen.count(hashes)
-    assert len(seen.to_bytes()) == 8 * len(seen)
-    again = SeenTasks.of_bytes(seen.to_bytes())
-    assert again.to_bytes() == seen.to_bytes() and again.count(hashes) == seen.count(hashes)
 
 
 def test_equal_content_is_one_task_whatever_its_id():

@@ -11,7 +11,6 @@ from itertools import count
 import numpy as np
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.delivery.deliver import DeliveryAnswer
 from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
 from agentpeft.policies.rollout.environments import TRAIN_STREAM
@@ -106,7 +105,7 @@ class VirtualRunner:
                 self._finish(group)
         self._play()
         self._tell()
-        return DeliveryAnswer(ack_of(adapter), None)
+        return ack_of(adapter), None
 
     def _play(self):
         self.read_busy_s()
