@@ -270,8 +270,12 @@ def _link_best(folder: Path, name: str | None) -> None:
             aside = next(path for path in names if not path.exists())
             link.rename(aside)
             logger.warning("%s was a folder and no link: set aside as %s", link, aside.name)
-        link.unlink(missing_ok=True)
-        if name is not None:
-            link.symlink_to(name)
+        if name is None:
+            link.unlink(missing_ok=True)
+            return
+        new = folder / f".new-{BEST}"  # a reader finds the old link or the new one
+        new.unlink(missing_ok=True)
+        new.symlink_to(name)
+        new.replace(link)
     except OSError as error:
         logger.warning("%s: no link to %s (%s)", link, name, error.strerror)
