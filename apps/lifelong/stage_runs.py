@@ -55,6 +55,8 @@ def make_run_settings(
     values |= {"experiment": name, "tiny": {}, "warm_start": {}}
     values["model"] |= {"name": str(base), "adapter": None if adapter is None else str(adapter)}
     values["evaluation"] |= {"num_tasks": 0, "interval": 0}
+    if shared.is_rl:
+        values["training"]["chats"] = None  # the warm start's, which made the base
     values["output"] |= {"dir": OutputSettings().dir, "loggers": []}
     return Settings(**with_overrides(values, overrides))
 

@@ -222,6 +222,8 @@ def _to_settings(request: ToolRequest) -> Settings:
         "evaluation": {"num_tasks": num_tasks, "env_kwargs": held_out if is_training else own},
         "output": {"dir": request.output_dir},
     }
+    if not request.use_lora and request.settings.get("lora.rank"):
+        raise SettingsError("use_lora is false: leave out lora.rank, or set use_lora")
     overrides = [f"{name}={json.dumps(value)}" for name, value in request.settings.items()]
     return Settings(**with_overrides(values, overrides))
 

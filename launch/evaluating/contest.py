@@ -1,6 +1,7 @@
 """An evaluation: who plays, and every episode that is still to be played."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
@@ -116,7 +117,8 @@ def evaluate(
     output_settings = settings.output.model_copy(update={"loggers": ("episodes",)})
     settings = settings.model_copy(update={"output": output_settings})
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    torch.set_num_threads(settings.num_threads)  # of all runners: here one engine plays
+    num_runners = min(settings.env_runners.num_env_runners, os.cpu_count() or 1)
+    torch.set_num_threads(max(settings.num_threads, num_runners))  # here one engine plays
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
     waiting = [contestant for contestant in contestants if files.missing(contestant)]

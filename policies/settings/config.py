@@ -303,6 +303,8 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
         section = result
         for part in path:
             section = section.setdefault(part, {}) if isinstance(section, dict) else None
+            if isinstance(section, list | tuple) and parts[:2] == ["warm_start", "env_kwargs"]:
+                section = section[0] if section else None  # later stages keep what the first has
         if ".".join(parts[:2]) not in setting_names() or not isinstance(section, dict):
             raise unknown_setting(name.strip())
         section[leaf] = parse_value(text.strip())
@@ -312,7 +314,10 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
 
 
 def _message(error: ValidationError) -> str:
-    first = error.errors()[0]
+    errors = error.errors()
+    same = [other for other in errors if other["loc"][:2] == errors[0]["loc"][:2]]
+    # Of a setting that may be of several types, the one that the value came closest to
+    first = max(same, key=lambda e: (not e["type"].endswith("_type"), len(e["loc"])))
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
         return str(unknown_setting(".".join(path)))

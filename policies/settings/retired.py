@@ -4,7 +4,7 @@ RETIRED = {
     "curriculum.demote_at": "stages only rise; environment.kwargs.adaptive has a lower_at",
     "env_runners.num_cpus_per_env_runner": "set num_cpus_per_process, of runners and learners",
     "env_runners.placement_strategy": "Ray packs the runners on few machines",
-    "env_runners.num_threads": "set num_threads, which all runners share",
+    "env_runners.num_threads": "set num_threads to what all runners have together",
     "fault_tolerance.max_probe_difference": "it is 0.001 in float32, 0.05 or more in bfloat16",
     "fault_tolerance.max_episode_retries": "an episode is played again up to 3 times",
     "fault_tolerance.max_failed_group_share": "a round ends the run if more than half of it fails",
@@ -14,7 +14,7 @@ RETIRED = {
     "fault_tolerance.ray_timeout_s": "it is twice env_runner_health_probe_timeout_s, at least 60 s",
     "fault_tolerance.min_served_effect": "the served weights must hold 0.8 of an adapter's change",
     "learners.num_cpus_per_learner": "set num_cpus_per_process, of runners and learners",
-    "learners.num_threads": "set num_threads, which all learners share",
+    "learners.num_threads": "set num_threads to what all learners have together",
     "learners.share_prompts": "the prompt of a group is computed once",
     "lora.use_lora": "set lora.rank to 0 to train all weights",
     "lora.use_pissa": "a new adapter begins at no change; PEFT's PiSSA adapters can be merged",
@@ -53,7 +53,7 @@ RETIRED = {
     "training.num_replay_tasks": "training.dynamic_sampling = 32 draws 32 other groups",
     "training.teacher_model": "write it behind the URL of training.teacher, as http://host/v1#NAME",
     "warm_start.chats": "set training.chats, from which the warm start of any RL learns",
-    "warm_start.stages": "make warm_start.env_kwargs a list of them, the first with all keywords",
+    "warm_start.stages": "make warm_start.env_kwargs a list of them; each keeps what the one before has",
     "training.teacher_coeff": "what a teacher says weighs 1",
 }
 """By the dotted name, as the end of a sentence."""

@@ -50,6 +50,8 @@ def read_toml(
 def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Returns nested settings in which `above` wins, setting by setting and keyword by keyword.
 
+    Of a warm start's stages, keywords that are no list are the first stage's.
+
     Where it names another environment, the keywords for the one of `below` are left out.
     """
     result = deepcopy(dict(below))
@@ -70,6 +72,10 @@ def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         old = below.get(name)
         if isinstance(old, dict) and isinstance(value, dict):
             below[name] = _merge(old, value)
+        elif name == "env_kwargs" and isinstance(old, dict) and isinstance(value, list) and value:
+            below[name] = [_merge(old, value[0]), *deepcopy(value[1:])]
+        elif name == "env_kwargs" and isinstance(old, list) and isinstance(value, dict) and old:
+            below[name] = [_merge(old[0], value), *old[1:]]
         else:
             below[name] = deepcopy(value)
     return below

@@ -17,7 +17,7 @@ def train(folder, config):
     path.write_text(config, encoding="utf-8")
     assert main([str(path), f"output.dir={folder}"]) == 0
     (run,) = (folder / "tiny").iterdir()
-    rows = read_metrics(run / "metrics.jsonl")
+    rows = read_metrics(run)
     episodes = (run / "sessions" / "train.jsonl").read_text(encoding="utf-8")
     kept = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
     return kept, episodes.replace("AgentPEFT/Remote-v0", "AgentPEFT/Arithmetic-v0")

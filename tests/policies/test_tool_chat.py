@@ -57,7 +57,7 @@ max_new_tokens = 100
 [evaluation]
 num_tasks = 16
 [output]
-episodes = true
+loggers = ["episodes"]
 """
 ODD = "SELECT 'é\"\\' ,\n '{}' -- <tool_call> 1"
 
