@@ -47,4 +47,4 @@ def find_own_module(env_id: str) -> str | None:
     Raises: as `find_spec`.
     """
     module = str(find_spec(env_id).entry_point).partition(":")[0]
-    return module if module.startswith("agentpeft.envs.") else None
+    return module if module.startswith(("agentpeft.envs.", "agentpeft.apps.")) else None

@@ -56,9 +56,12 @@ class TextVectorEnv(SyncVectorEnv):
                 envs.append(make_env())
                 on_error.callback(envs[-1].close)
             envs[0].metadata = dict(envs[0].metadata)  # Gymnasium 1.2 writes the mode into it
-            super().__init__(
-                [partial(_identity, env) for env in envs], autoreset_mode=autoreset_mode
-            )
+            try:
+                super().__init__(
+                    [partial(_identity, env) for env in envs], autoreset_mode=autoreset_mode
+                )
+            except RuntimeError as error:  # spaces that differ
+                raise SettingsError(str(error)) from None
             on_error.pop_all()
         self.closed = False
         self._threads: ThreadPoolExecutor | None = None

@@ -62,7 +62,7 @@ class Tool:
     def build(cls, function: Callable[..., str]) -> "Tool":
         """Returns the tool of a function: its name, its Google-style docstring, its parameters."""
         about, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
-        entries = re.findall(r"^(\w+): ((?:.|\n +)*)", dedent(arguments), re.MULTILINE)
+        entries = re.findall(r"^(\w+): ((?:.|\n +)*)", dedent(arguments.partition("\n\n")[0]), re.M)
         texts = {name: " ".join(text.split()) for name, text in entries}
         signature = inspect.signature(function).parameters
         required = tuple(name for name, p in signature.items() if p.default is p.empty)

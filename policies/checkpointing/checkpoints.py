@@ -278,4 +278,6 @@ def _link_best(folder: Path, name: str | None) -> None:
         new.symlink_to(name)
         new.replace(link)
     except OSError as error:
+        if name is None:
+            raise CheckpointError(f"cannot take {str(link)!r} away: {error.strerror}") from error
         logger.warning("%s: no link to %s (%s)", link, name, error.strerror)

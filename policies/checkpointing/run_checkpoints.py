@@ -157,7 +157,7 @@ class RunCheckpoints:
         state = {**state, "settings": settings, **seal_logs(self._run_dir)}
         files = {
             **learner_files,
-            SEEN_FILE: np.array(sorted(self.seen), "<u8").tobytes(),
+            SEEN_FILE: np.sort(np.fromiter(self.seen, "<u8", len(self.seen))).tobytes(),
             STATE_FILE: json.dumps(state, indent=1).encode(),
             STATS_FILE: self.history.to_bytes(iteration, state["num_episodes"]),
         }

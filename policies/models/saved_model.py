@@ -31,13 +31,13 @@ def load_saved(
     model: ModelSettings, device: torch.device, dtype: torch.dtype, is_frozen: bool
 ) -> PolicyBase:
     """Returns the model that the settings name, or an adapter's base. Raises: SettingsError."""
-    name, folder, adapter_path = _find_base(model)
     options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
     if model.is_in_4_bits:
         from agentpeft.policies.models.four_bits import make_four_bit_config
 
         options["quantization_config"] = make_four_bit_config(dtype)
         options["device_map"] = {"": device}
+    name, folder, adapter_path = _find_base(model)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **options

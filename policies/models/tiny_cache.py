@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -67,7 +68,7 @@ def compute_key(settings: Settings) -> str:
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
     (suite,) = map(Path, agentpeft.envs.__path__)
     (policies,) = map(Path, agentpeft.policies.__path__)
-    folder = _environment_folder(settings.environment.id, suite)
+    folder = _environment_folder(settings.environment.id)
     theirs = (path for path in folder.rglob("*") if path.suffix in {".py", ".txt", ".toml"})
     shared = (path for name in ("core", "tasks") for path in (suite / name).glob("*.py"))
     makers = (path for name in ("models", "rollout") for path in (policies / name).glob("*.py"))
@@ -82,10 +83,10 @@ def _hash_if_there(name: str) -> str:
     return name if path is None else hash_files(path)
 
 
-def _environment_folder(env_id: str, suite: Path) -> Path:
+def _environment_folder(env_id: str) -> Path:
     """Returns the folder of a suite's environment; the suite's own for one from elsewhere."""
-    parts = (find_own_module(env_id) or "").split(".")
-    return suite / parts[2] if len(parts) > 3 else suite
+    spec = find_spec(find_own_module(env_id) or "agentpeft.envs")
+    return Path(str(spec and spec.origin)).parent
 
 
 def _read(folder: Path) -> PolicyBase | None:

@@ -122,7 +122,7 @@ class EnvThreads:
     def _watch(self) -> None:
         """Looks for calls over their time, again and again while any is under way."""
         now_s = time.monotonic()
-        for call in tuple(self._running):
+        for call in self._running.copy():  # threads change it
             if now_s - call.start_s > self._timeout_s:
                 self._running.discard(call)
                 self._start_thread()

@@ -216,7 +216,7 @@ class ToolChat(ChatFormat):
             as_json = JsonCalls(arguments, "", "").write(call)
             if (brace + rest).startswith(as_json):
                 return JsonCalls(arguments, opening, (brace + rest).removeprefix(as_json))
-        if _XML_HEAD.match(write(call)):
+        if _XML_HEAD.match(write(call).lstrip()):
             return XmlCalls(write)
         raise SettingsError(
             "model.tool_calls: the chat template writes calls neither as JSON nor as "

@@ -300,7 +300,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
         if not equals:
             raise SettingsError(f"an override is written section.name=value, got {override!r}")
         *path, leaf = parts = name.strip().split(".")
-        section = result
+        section: Any = result
         for part in path:
             section = section.setdefault(part, {}) if isinstance(section, dict) else None
             if isinstance(section, list | tuple) and parts[:2] == ["warm_start", "env_kwargs"]:

@@ -53,7 +53,7 @@ RETIRED = {
     "training.num_replay_tasks": "training.dynamic_sampling = 32 draws 32 other groups",
     "training.teacher_model": "write it behind the URL of training.teacher, as http://host/v1#NAME",
     "warm_start.chats": "set training.chats, from which the warm start of any RL learns",
-    "warm_start.stages": "make warm_start.env_kwargs a list of them; each keeps what the one before has",
+    "warm_start.stages": "make warm_start.env_kwargs a list: each keeps what the one before has",
     "training.teacher_coeff": "what a teacher says weighs 1",
 }
 """By the dotted name, as the end of a sentence."""

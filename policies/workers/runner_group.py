@@ -241,14 +241,16 @@ class EnvRunnerGroup:
         awake = set(self._serving if self._settings.env_runners.sleep_while_learning else ())
         while awake:
             asked = {runner: self._actors.call(runner, EnvRunnerActor.sleep) for runner in awake}
-            awake = set()
-            for runner, answer in asked.items():  # all of them, before one is replaced
+            failed: dict[int, EngineError | WorkerLostError] = {}
+            for runner, answer in asked.items():
                 try:
                     self._actors.fetch([answer])
                 except (EngineError, WorkerLostError) as error:
-                    self._replace(runner, error)
-                    awake.add(runner)
-            awake &= {*self._serving}
+                    failed[runner] = error
+            # An engine that starts while another one frees memory fails over what it then measures
+            for runner, fault in failed.items():
+                self._replace(runner, fault)
+            awake = failed.keys() & {*self._serving}
 
     def close(self) -> None:
         """Ends the runners; idempotent."""

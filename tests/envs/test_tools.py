@@ -14,7 +14,7 @@ from agentpeft.envs.db_bench.tools import TOOLS as DB_BENCH
 from agentpeft.envs.os_interaction.actions import Command
 from agentpeft.envs.os_interaction.actions import parse_action as parse_shell_action
 from agentpeft.envs.os_interaction.tools import TOOLS as OS_INTERACTION
-from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
+from agentpeft.envs.tools.tool_table import ANY_TEXT, Tool, ToolCall
 
 MALFORMED = [
     (ToolCall("drop_table", {}), 'no tool "drop_table"; call a tool: execute_sql(sql), '),
@@ -109,6 +109,22 @@ def test_openai_s_arguments_are_read_as_they_are_written(arguments, action):
 @pytest.mark.parametrize("tool_call", [{}, {"function": None}, {"function": {"arguments": "{}"}}])
 def test_what_is_no_call_in_openai_s_format_is_malformed(tool_call):
     assert DB_BENCH.find_problem(ToolCall.from_openai(tool_call)) is not None
+
+
+def test_sections_after_a_function_s_arguments_are_no_arguments():
+    def add(a: str) -> str:
+        """Adds one.
+
+        Args:
+            a: A number,
+                as text.
+
+        Returns:
+            The sum.
+        """
+        return a
+
+    assert Tool.build(add).parameters == {"a": "A number, as text."}
 
 
 def test_a_call_without_arguments_needs_none():

@@ -142,7 +142,8 @@ def check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
     if settings.gpu_share == 0 and head_size not in _CPU_HEAD_SIZES:
         raise SettingsError(
             f"vLLM on a CPU takes heads of {', '.join(map(str, _CPU_HEAD_SIZES))} numbers, the "
-            f"model's have {head_size} (the tiny model's: tiny.hidden_size over its 4 heads, 2 below 128)"
+            f"model's have {head_size} (the tiny model's: tiny.hidden_size "
+            "over its 4 heads, or 2 below a width of 128)"
         )
     width = head_size * max((shape.get("num_key_value_heads") or num_heads) // num_parts, 1)
     size = 4 if settings.dtype == "float32" else 2

@@ -62,18 +62,6 @@ class Segment:
         return len(self.context) + np.arange(len(self.tokens))
 
 
-def computed_dtype(states: Tensor) -> torch.dtype:
-    """Returns the type in which attention computes with states: autocast's, or their own."""
-    kind = states.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-
-
-def as_read_by_kernels(row: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Returns states in a type, each one's last dimension without gaps."""
-    cast = (each.to(dtype) for each in row)
-    return [each if each.stride(-1) == 1 else each.contiguous() for each in cast]
-
-
 @dataclass(frozen=True)
 class _Block:
     """B segments, padded. `queries` (B, Q) and `keys` (B, K) are places in the row.

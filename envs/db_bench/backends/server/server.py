@@ -7,6 +7,7 @@ a virtual column's expression is the agent's code, and runs when it is read.
 """
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -63,6 +64,8 @@ class MySQLServer:
         self._is_owner_lost = True
         self._is_closed = False
         self._silent_until_s = 0.0
+        self._check_lock = threading.Lock()
+        self._well_at_s = -math.inf
         self._to_kill: list[tuple[int, str]] = []
         with self.administrator() as client:
             self._is_mariadb = "MariaDB" in str(client.query("SELECT VERSION()")[0][0])
@@ -140,6 +143,14 @@ class MySQLServer:
 
         Raises: EnvFault.
         """
+        asked_s = time.monotonic()
+        with self._check_lock:  # many may ask at once; one check answers all who asked before it
+            began_s = time.monotonic()
+            if self._well_at_s < asked_s:
+                self._check()
+                self._well_at_s = began_s
+
+    def _check(self) -> None:
         try:
             name = self.make_slot().name
             try:  # what an episode needs: a login, a write (is the disk full?) and a read

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -189,6 +190,9 @@ class _Worker:
             if request is not None:
                 pickle.dump(request, requests)
                 requests.flush()
+            # A process forked just as this one began may hold the pipe: then killing ends nothing
+            if sys.platform != "win32" and not wait([answers.fileno()], timeout_s):
+                return None
             return cast(Answer, pickle.load(answers))  # noqa: S301 (of our own process)
         except (OSError, EOFError, pickle.UnpicklingError):  # the last: killed while it answered
             return None
