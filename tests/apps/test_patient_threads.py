@@ -212,6 +212,6 @@ def test_the_event_loop_rests_while_calls_compute():
 def test_a_call_that_takes_long_holds_the_event_loop_for_moments():
     threads = PatientThreads.of_steps(that_wait=False)
     turns_s = asyncio.run(turn_while(threads, [lambda: time.sleep(2)]))
-    assert max(later - first for first, later in itertools.pairwise(turns_s)) < 0.3
+    assert max(later - first for first, later in itertools.pairwise(turns_s)) < 1
     in_the_end = [turn_s for turn_s in turns_s if turn_s > turns_s[-1] - 1]
     assert len(in_the_end) > 200  # as it is late by now, the loop rests no more
