@@ -18,7 +18,7 @@ environment = {kwargs = {num_digits = 1, prompt = "compact"}}
 num_threads = 1
 tiny = {hidden_size = 32, num_layers = 2}
 lora = {rank = 4, alpha = 8.0}
-warm_start = {num_steps = 40, batch_size = 16, lr = 1e-2}
+warm_start = {num_steps = 60, batch_size = 16, lr = 1e-2}
 env_runners = {num_env_runners = 0, max_new_tokens = 4}
 training = {num_iterations = 2, num_groups = 4, group_size = 2, lr = 1e-2}
 evaluation = {num_tasks = 20}

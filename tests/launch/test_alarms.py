@@ -23,7 +23,7 @@ MANY = ("training.num_groups=16", "training.group_size=4")
 ALONE = (*MANY, "training.algorithm=reinforce", "training.kl_coeff=1e-6")
 RUNS = {
     "an answer costs more than it earns": (
-        [SHORT_PAYS, *ALONE, "env_runners.max_new_tokens=8"],
+        [SHORT_PAYS, *ALONE, "env_runners.max_new_tokens=8", "warm_start.num_steps=40"],
         {"entropy_collapse", "all_invalid", "kl_runaway"},
     ),
     "a long answer costs more than it earns": (

@@ -70,7 +70,7 @@ def test_merging_writes_the_weights_as_they_are(run, tmp_path):
     assert all(torch.equal(written[name], saved[name]) for name in saved)
     base = load_tiny(read_start([str(run[0] / "config.toml")], []).settings).model
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-    assert not torch.allclose(logits(model), logits(base), atol=1e-4)
+    assert not torch.allclose(logits(model), logits(base), atol=1e-2)
 
 
 def test_merging_may_round_and_its_check_finds_other_weights(run, tmp_path):
