@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from agentpeft.envs.core.errors import DataError, EnvFault, SettingsError, UnknownTaskError
-from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.rewards import REWARD_PRESETS, Episode, RewardConfig, TurnRecord
+from agentpeft.envs.core.rewards import REWARD_PRESETS, Episode, Outcome, RewardConfig, TurnRecord
 from agentpeft.envs.tasks.taskset import Task, Taskset, TaskSource
 
 _HAS_GYMNASIUM = find_spec("gymnasium") is not None

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import SettingsError, check_choice, check_share, shown
-from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.skill_generator import OptionsT, SkillGenerator, choose_tasks
 from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data

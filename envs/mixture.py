@@ -16,8 +16,7 @@ from agentpeft.envs.core.errors import (
     is_number,
     shown,
 )
-from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.rewards import RewardConfig
+from agentpeft.envs.core.rewards import Outcome, RewardConfig
 from agentpeft.envs.core.spaces import Unicode
 from agentpeft.envs.core.text_env import TextEnv, Turn
 from agentpeft.envs.registration import find_spec

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 
 from agentpeft.envs.core.errors import EnvFault
-from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import TextEnv
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, find_tools
 

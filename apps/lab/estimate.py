@@ -23,11 +23,11 @@ from statistics import fmean
 from typing import TypeVar
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.system.garbage import present_objects_set_apart
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.run_folder import read_start
 from agentpeft.policies.messages import EpisodeGroup
+from agentpeft.policies.process_upkeep import present_objects_set_apart
 from agentpeft.policies.settings.config import Settings
 
 T = TypeVar("T")

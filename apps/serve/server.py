@@ -20,7 +20,7 @@ from agentpeft.apps.serve.gate import Limits
 from agentpeft.apps.serve.metrics import ServerMetrics
 from agentpeft.apps.serve.session import ServedEnvironment
 from agentpeft.envs.registration import get_env_name
-from agentpeft.envs.system.garbage import present_objects_set_apart
+from agentpeft.policies.process_upkeep import present_objects_set_apart
 
 logger = logging.getLogger(__name__)
 _PING_S = 20.0

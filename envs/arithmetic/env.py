@@ -15,7 +15,7 @@ from agentpeft.envs.core.errors import (
     check_share,
     shown,
 )
-from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.taskset import Split, TaskSource
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.spaces import Unicode
 from agentpeft.envs.core.text_env import TextEnv
 

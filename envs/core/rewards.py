@@ -1,13 +1,30 @@
-"""Rewards from outcomes: published presets, shaping terms, or a user's function."""
+"""How episodes end, and what that earns: published presets, shaping terms, or a user's function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
 
 from agentpeft.envs.core.errors import SettingsError, check_choice, is_number, shown
-from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.tasks.taskset import Task
+
+
+class Outcome(StrEnum):
+    """The value of `info["outcome"]`.
+
+    All but `ONGOING` and `CONTEXT_LIMIT` end an episode with `terminated=True`. `CONTEXT_LIMIT`
+    is the caller's: an agent whose context is full ends the episode outside the environment.
+    """
+
+    ONGOING = "ongoing"
+    SUCCESS = "success"
+    FAILURE = "failure"
+    INVALID_ACTION = "invalid_action"
+    TURN_LIMIT = "turn_limit"
+    TIMEOUT = "timeout"
+    CONTEXT_LIMIT = "context_limit"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from agentpeft.envs.core.errors import (
     did_you_mean,
     shown,
 )
-from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.rewards import Episode, RewardConfig, TurnRecord
+from agentpeft.envs.core.rewards import Episode, Outcome, RewardConfig, TurnRecord
 from agentpeft.envs.core.spaces import Unicode, to_utf8
 from agentpeft.envs.tasks.taskset import Task, TaskSource, TaskT
 

@@ -14,7 +14,7 @@ from agentpeft.envs.core.errors import (
     check_flag,
     check_share,
 )
-from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import EpisodeConfig, Turn
 from agentpeft.envs.db_bench.actions import (
     Answer,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, get_args
 
 from agentpeft.envs.core.errors import SettingsError, check_choice, check_path, check_share
-from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt

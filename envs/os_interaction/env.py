@@ -15,7 +15,7 @@ from agentpeft.envs.core.errors import (
     check_path,
     shown,
 )
-from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import EpisodeConfig, Turn
 from agentpeft.envs.generated_env import GeneratedTaskEnv, GeneratedTaskOptions
 from agentpeft.envs.os_interaction.actions import (

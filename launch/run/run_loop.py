@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-from agentpeft.envs.system.garbage import present_objects_set_apart
 from agentpeft.launch.checking.preparation import prepare_tiny
 from agentpeft.launch.reporting.alarms import AlarmLog
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
@@ -17,6 +16,7 @@ from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.launch.run.summary import Pace, summarize
 from agentpeft.policies.errors import WorkerLostError
 from agentpeft.policies.loop.algorithm import Algorithm
+from agentpeft.policies.process_upkeep import present_objects_set_apart
 from agentpeft.policies.rollout.chat_rows import read_chats
 from agentpeft.policies.rollout.environments import count_epoch_tasks, open_stages
 from agentpeft.policies.settings.config import Settings

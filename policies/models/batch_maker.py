@@ -15,8 +15,6 @@ from agentpeft.policies.rollout.oracle import WarmStartBatches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.owned_process import can_own_children, owned_children
 
-_MANY_STEPS = 100
-"""For fewer, a process that makes batches takes longer to start than it saves."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _Batch = list[EpisodeGroup]
 _open: list[WarmStartBatches] = []
@@ -25,13 +23,13 @@ _open: list[WarmStartBatches] = []
 
 @contextmanager
 def open_batches(settings: Settings, chat: ChatFormat) -> Iterator[Callable[[int, int], _Batch]]:
-    """Gives `WarmStartBatches.make`; of many steps, the next batch of a stage is made meanwhile.
+    """Gives `WarmStartBatches.make`, whose next batch of a stage is made meanwhile.
 
     Another process makes it, where the environment is the suite's: what a user has registered here
     is unknown there. Raises: as `imitated_groups`; EnvFault where that process was ended.
     """
     is_known = find_own_module(settings.environment.id) is not None
-    if settings.warm_start.num_steps < _MANY_STEPS or not (is_known and can_own_children()):
+    if not (is_known and can_own_children()):
         with closing(WarmStartBatches(settings, chat)) as batches:
             yield batches.make
         return

@@ -10,9 +10,9 @@ measured with them, would change. Nor is the optimizer the learner's.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from typing import Any
 
@@ -25,7 +25,6 @@ from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
-from agentpeft.policies.models.batch_maker import open_batches
 from agentpeft.policies.models.policy_base import (
     FINGERPRINT_KEY,
     PolicyBase,
@@ -33,8 +32,12 @@ from agentpeft.policies.models.policy_base import (
     compute_fingerprint,
 )
 from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.rollout.chat import make_chat
-from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environments
+from agentpeft.policies.rollout.chat import ChatFormat, make_chat
+from agentpeft.policies.rollout.oracle import (
+    WarmStartBatches,
+    oracle_texts,
+    warm_start_environments,
+)
 from agentpeft.policies.settings.config import Settings, WarmStartSettings
 from agentpeft.policies.settings.tasks import SUCCESS_WINDOW
 
@@ -42,6 +45,8 @@ _NUM_CORPUS_TASKS = 1000
 _MAX_CORPUS_CHARS, _MAX_TEXT_CHARS = 50_000_000, 20_000
 """The vocabulary is learnt from no more: an environment may have prompts of many MB."""
 _MAX_TOKENS = 1024  # larger ones no longer fit the processor's caches, and are padded more
+_MANY_STEPS = 100
+"""For fewer, a process that makes batches takes longer to start than it saves."""
 _WARMUP = 0.05
 _MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # the steepest at zero: small singular values grow first
@@ -138,7 +143,7 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     schedule = PretrainSchedule(warm_start)
     chat = make_chat(base, settings)
     model.train()
-    with _one_core_each() as pool, open_batches(settings, chat) as make_batch:
+    with _one_core_each() as pool, _open_batches(settings, chat) as make_batch:
         optimizers = _make_optimizers(model, warm_start.lr, pool)
         while not schedule.is_done:
             groups = make_batch(schedule.num_done, schedule.stage)
@@ -154,6 +159,21 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
                 progress(schedule.num_done, loss, success)
     model.zero_grad()
     model.train(False)
+
+
+@contextmanager
+def _open_batches(
+    settings: Settings, chat: ChatFormat
+) -> Iterator[Callable[[int, int], list[EpisodeGroup]]]:
+    """Gives `WarmStartBatches.make`. Raises: as `open_batches`."""
+    if settings.warm_start.num_steps < _MANY_STEPS:
+        with closing(WarmStartBatches(settings, chat)) as batches:
+            yield batches.make
+        return
+    from agentpeft.policies.models.batch_maker import open_batches
+
+    with open_batches(settings, chat) as make:
+        yield make
 
 
 @contextmanager

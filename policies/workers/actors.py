@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVarTuple
 
-from agentpeft.envs.system.garbage import set_present_objects_apart
 from agentpeft.policies.errors import DeliveryError, EngineError, WorkerLostError
 from agentpeft.policies.messages import Ref
+from agentpeft.policies.process_upkeep import release_threads, set_present_objects_apart
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.thread_pools import release_threads
 
 if TYPE_CHECKING:  # an actor in this process needs none of it
     from agentpeft.policies.workers.brought_files import FilesToSend

@@ -17,8 +17,7 @@ from agentpeft.envs.core.errors import (
     check_path,
     shown,
 )
-from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.rewards import Episode, RewardConfig
+from agentpeft.envs.core.rewards import Episode, Outcome, RewardConfig
 from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.core.vector import TextVectorEnv

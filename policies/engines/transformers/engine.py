@@ -36,9 +36,9 @@ from agentpeft.policies.models.load import choose_serving
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.models.scoring import score_sequences
+from agentpeft.policies.process_upkeep import release_threads
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.thread_pools import release_threads
 
 QUIET_S = 0.0005
 """An idle engine begins when no request has come for so long."""

@@ -9,7 +9,7 @@ COUNT = """
 import os
 import time
 import torch
-from agentpeft.policies.thread_pools import release_threads
+from agentpeft.policies.process_upkeep import release_threads
 
 torch.set_num_threads(3)
 def count():
