@@ -19,17 +19,10 @@ class MySQLError(Exception):
 class Mistake(Enum):
     """The mistakes that this package can report, as MySQL prints them; `{}` are the details."""
 
-    NULL_COLUMN = "1048 (23000): Column '{}' cannot be null"
     TABLE_EXISTS = "1050 (42S01): Table '{}' already exists"
     UNKNOWN_TABLE = "1051 (42S02): Unknown table '{}'"
     AMBIGUOUS = "1052 (23000): Column '{}' in {} is ambiguous"
-    DUPLICATE_KEY = "1062 (23000): Duplicate entry for key '{}'"
-    BAD_DEFAULT = "1067 (42000): Invalid default value for '{}'"
-    MULTIPLE_PRIMARY_KEYS = "1068 (42000): Multiple primary key defined"
-    KEY_COLUMN_MISSING = "1072 (42000): Key column '{}' doesn't exist in table"
     UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in {}"
-    NOT_UPDATABLE = "1288 (HY000): The target table {} of the UPDATE is not updatable"
-    NO_DEFAULT = "1364 (HY000): Field '{}' doesn't have a default value"
     UNKNOWN_COLUMN = "1054 (42S22): Unknown column '{}' in '{}'"
     WRONG_GROUP_FIELD = "1056 (42000): Can't group on '{}'"
     DUPLICATE_COLUMN = "1060 (42S21): Duplicate column name '{}'"
@@ -58,10 +51,6 @@ class Mistake(Enum):
     SUBQUERY_ROWS = "1242 (21000): Subquery returns more than 1 row"
     NO_COLUMNS = "1113 (42000): A table must have at least 1 column"
     NO_TABLES = "1096 (HY000): No tables used"
-    VIEW_COLUMNS = (
-        "1353 (HY000): In definition of view, derived table or common table expression, SELECT "
-        "list and column names list have different column counts"
-    )
     DERIVED_ALIAS = "1248 (42000): Every derived table must have its own alias"
     OUT_OF_RANGE = "1264 (22003): Out of range value for column '{}' at row {}"
     TRUNCATED = "1265 (01000): Data truncated for column '{}' at row {}"
@@ -73,14 +62,12 @@ class Mistake(Enum):
     TRUNCATED_NUMBER = "1292 (22007): Truncated incorrect DOUBLE value: '{}'"
     NO_FUNCTION = "1305 (42000): FUNCTION {}.{} does not exist"
     BAD_DOUBLE = "1367 (22007): Illegal double '{}' value found during parsing"
-    DIVISION_BY_ZERO = "1365 (22012): Division by 0"
     BAD_NUMBER = "1366 (HY000): Incorrect {} value: '{}' for column '{}' at row {}"
     TOO_LONG = "1406 (22001): Data too long for column '{}' at row {}"
     STACK = (
         "1436 (HY000): Thread stack overrun:  246704 bytes used of a 262144 byte stack, and "
         "20000 bytes needed.  Use 'mysqld --thread_stack=#' to specify a bigger stack."
     )
-    DATE_OVERFLOW = "1441 (22008): Datetime function: datetime field overflow"
     BAD_LITERAL = "1525 (HY000): Incorrect {} value: '{}'"
     ARGUMENTS = "1582 (42000): Incorrect parameter count in the call to native function '{}'"
     FUNCTION_SPACE = (
@@ -100,7 +87,6 @@ class Mistake(Enum):
         "column '{}' which is not functionally dependent on columns in GROUP BY clause; this is "
         "incompatible with sql_mode=only_full_group_by"
     )
-    WINDOW_MISUSE = "3593 (HY000): You cannot use the window function '{}' in this context.'"
 
     def __call__(self, *details: object) -> MySQLError:
         """Returns the error, its text filled with `details`."""

@@ -6,17 +6,14 @@ from sys import getsizeof
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes, tables
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
-    compile_query,
-    find_table,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import CompiledQuery, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import STRICT
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.parser import parse
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import Statement
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType
 
 
 class StatementKind(StrEnum):
@@ -77,6 +74,8 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
         return _command(node, schema)
     strict = STRICT.set(True)
     try:
+        if isinstance(node, nodes.Insert):
+            return Translation(StatementKind.WRITE, (changes.compile_insert(node, schema),))
         return Translation(StatementKind.WRITE, (changes.compile_change(node, schema),))
     finally:
         STRICT.reset(strict)
@@ -85,18 +84,15 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
 def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
     if node.words in ("BEGIN", "COMMIT", "ROLLBACK", "AUTOCOMMIT ON", "AUTOCOMMIT OFF"):
         return Translation(StatementKind(node.words.lower()))
+    if node.table is None:
+        return _read(tables.show(node.words, schema))
     if node.words == "DESCRIBE":
-        return _read(tables.describe(node, schema))
-    if node.words.startswith("SHOW"):
-        return _read(tables.show(node, schema))
-    if node.words == "TRUNCATE":
-        table = find_table(node.tables[0], schema)
-        return _define(((f"DELETE FROM {quote_name(table.name)}",), schema))
-    if node.words == "USE":
-        if node.tables[0].name != schema.name:
-            raise Mistake.NOT_SUPPORTED(f"USE {node.tables[0].name}")
-        return Translation(StatementKind.USE)
-    return _define(tables.compile_drop(node, schema))
+        return _read(tables.describe(node.table, schema))
+    if node.words == "DROP":
+        return _define(tables.compile_drop(node.table, schema))
+    if node.table.name != schema.name:
+        raise Mistake.NOT_SUPPORTED(f"USE {node.table.name}")
+    return Translation(StatementKind.USE)
 
 
 def _read(query: CompiledQuery) -> Translation:

@@ -1,25 +1,25 @@
 """Columns, literals, operators, CASE and CAST as SQLite text with types."""
 
-from collections.abc import Callable
-
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import compile_call
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
-    MAX_CHARS,
     STRICT,
     align,
     choose,
     compile_condition,
     compile_expression,
     handles,
-    rounded,
+    kept,
     to_number,
-    to_temporal,
     to_text,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
+
+
+handles(nodes.Call)(compile_call)
 
 
 @handles(nodes.ColumnName)
@@ -54,33 +54,41 @@ def _number_type(text: str) -> SqlType:
     return SqlType(Kind.INTEGER, length=int(text).bit_length() + 1)
 
 
-def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
+@handles("+", "-", "*", "/", "DIV", "%")
+def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
+    operator, (first, second) = node
+    left = to_number(compile_expression(first, scope))
+    right = to_number(compile_expression(second, scope))
     if left.type.is_unsigned or right.type.is_unsigned or types.NULL in (left.type, right.type):
         raise Mistake.NOT_SUPPORTED("arithmetic of UNSIGNED or NULL")
-    scales = (left.type.scale, right.type.scale)
-    scale = sum(scales) if operator == "*" else max(scales)
-    kind = _common_type(left.type, right.type, scale)
+    if operator in ("+", "-", "*"):
+        return _calculate(left, operator, right)
+    if STRICT.get() and not float(right.literal or 0):  # 1365 where it is zero
+        raise Mistake.NOT_SUPPORTED("a change that divides by what is no literal, or by zero")
+    if operator == "/":
+        return _quotient(left, right)
+    if not left.type.kind is right.type.kind is Kind.INTEGER:
+        raise Mistake.NOT_SUPPORTED(f"{operator} of other numbers than integers")
+    return Fragment(f"({left.sql} {'/' if operator == 'DIV' else '%'} {right.sql})", types.INTEGER)
+
+
+def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
     sql = f"({left.sql} {operator} {right.sql})"
-    if kind.kind is Kind.INTEGER:
-        bits = (left.type.length or 64, right.type.length or 64)
-        length = sum(bits) if operator == "*" else max(bits) + 1
-        if length > 64:
-            return Fragment(f"my_bigint({sql})", types.INTEGER)
-        return Fragment(sql, SqlType(Kind.INTEGER, length=length))
-    if kind.kind is Kind.DECIMAL and kind.is_exact:
-        sql = f"round({sql}, {kind.scale})"  # the double nearest to it: 0.1 + 0.2 = 0.3
-    return Fragment(sql, kind)
-
-
-def _common_type(left: SqlType, right: SqlType, scale: int) -> SqlType:
-    """Returns the type of a sum or product, with `scale` decimals if it is a decimal."""
-    kinds = {left.kind, right.kind}
+    kinds = {left.type.kind, right.type.kind}
     if kinds & types.FLOATS:
-        return types.calculated_double(max(left.scale, right.scale))
+        return Fragment(sql, types.DOUBLE)
     if Kind.DECIMAL in kinds:
-        is_exact = left.is_exact and right.is_exact
-        return SqlType(Kind.DECIMAL, min(scale, types.MAX_SCALE), is_exact=is_exact)
-    return types.INTEGER
+        scales = (left.type.scale, right.type.scale)
+        scale = min(sum(scales) if operator == "*" else max(scales), types.MAX_SCALE)
+        if left.type.is_exact and right.type.is_exact:
+            sql = f"round({sql}, {scale})"  # the double nearest to it: 0.1 + 0.2 = 0.3
+            return Fragment(sql, SqlType(Kind.DECIMAL, scale))
+        return Fragment(sql, SqlType(Kind.DECIMAL, scale, is_exact=False))
+    bits = (left.type.length or 64, right.type.length or 64)
+    length = sum(bits) if operator == "*" else max(bits) + 1
+    if length > 64:
+        return Fragment(f"my_bigint({sql})", types.INTEGER)
+    return Fragment(sql, SqlType(Kind.INTEGER, length=length))
 
 
 def _quotient(left: Fragment, right: Fragment) -> Fragment:
@@ -90,9 +98,7 @@ def _quotient(left: Fragment, right: Fragment) -> Fragment:
     before it is rounded for display. One word is done likewise; more digits than that as doubles.
     """
     if {left.type.kind, right.type.kind} & types.FLOATS:
-        scale = max(left.type.scale, right.type.scale) + types.DIVISION_SCALE
-        kind = types.calculated_double(scale)
-        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
+        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", types.DOUBLE)
     scale = min(left.type.scale + types.DIVISION_SCALE, types.MAX_SCALE)
     kind = SqlType(Kind.DECIMAL, scale, is_exact=False)
     if _num_digits(left.type.scale, right.type.scale) <= 9:
@@ -107,48 +113,9 @@ def _num_digits(left: int, right: int) -> int:
     return -(-(first + second + more) // 9) * 9
 
 
-def _integer_quotient(left: Fragment, right: Fragment) -> Fragment:
-    if left.type.kind is right.type.kind is Kind.INTEGER:
-        return Fragment(f"({left.sql} / {right.sql})", types.INTEGER)
-    return Fragment(f"CAST(CAST({left.sql} AS REAL) / {right.sql} AS INTEGER)", types.INTEGER)
-
-
-def modulo(left: Fragment, right: Fragment) -> Fragment:
-    """Returns the remainder, with the sign of the dividend."""
-    kind = _common_type(left.type, right.type, max(left.type.scale, right.type.scale))
-    if kind.kind is Kind.INTEGER:
-        return Fragment(f"({left.sql} % {right.sql})", kind)
-    if kind.kind is Kind.DOUBLE:
-        raise Mistake.NOT_SUPPORTED("% of floating-point numbers")
-    return Fragment(f"my_mod({left.sql}, {right.sql})", kind)
-
-
-_ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {
-    "+": lambda left, right: _calculate(left, "+", right),
-    "-": lambda left, right: _calculate(left, "-", right),
-    "*": lambda left, right: _calculate(left, "*", right),
-    "/": _quotient,
-    "DIV": _integer_quotient,
-    "%": modulo,
-}
-
-
-@handles(*_ARITHMETIC)
-def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
-    operator, (first, second) = node
-    left = to_number(compile_expression(first, scope))
-    right = to_number(compile_expression(second, scope))
-    if STRICT.get() and operator in ("/", "DIV", "%"):
-        right = right._replace(sql=f"my_divisor({right.sql})")
-    return _ARITHMETIC[operator](left, right)
-
-
 @handles("NEGATIVE")
 def _negative(node: nodes.Operator, scope: Scope) -> Fragment:
-    operand = compile_expression(node.operands[0], scope)
-    if operand.type.kind in types.TEMPORALS:
-        raise Mistake.NOT_SUPPORTED(f"a negative {operand.type.kind}")
-    value = to_number(operand)
+    value = to_number(compile_expression(node.operands[0], scope))
     literal = f"-{value.literal}" if value.literal is not None else None
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
     return Fragment(f"(-{value.sql})", kind, literal=literal)
@@ -173,28 +140,14 @@ def _not(node: nodes.Operator, scope: Scope) -> Fragment:
     return Fragment(f"(NOT {compile_condition(node.operands[0], scope)})", types.INTEGER)
 
 
-def compare(left: Fragment, operator: str, right: Fragment) -> str:
-    """Returns a comparison of two values.
-
-    Two numbers of known decimals of which one is calculated from a DOUBLE are equal if they differ
-    by less than half of the last decimal.
-    """
-    inexact = [v for v in (left, right) if v.type.kind is Kind.DOUBLE and not v.type.is_exact]
-    if inexact and operator != "<=>" and {left.type.kind, right.type.kind} <= types.NUMBERS:
-        scale = max(left.type.scale, right.type.scale)
-        if scale < types.UNFIXED:
-            return f"(round({left.sql} - {right.sql}, {scale}) {operator} 0)"
-        return f"({left.sql} {operator} {right.sql})"
-    left, right = rounded(left), rounded(right)
+@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
+def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
+    left, right = (kept(compile_expression(operand, scope)) for operand in node.operands)
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
     first, second = align([left, right])
-    return f"({first} {'IS' if operator == '<=>' else operator} {second})"
-
-
-@handles("ROW")
-def _row(node: nodes.Operator, scope: Scope) -> Fragment:
-    raise Mistake.OPERAND(1)
+    operator = "IS" if node.operator == "<=>" else node.operator
+    return Fragment(f"({first} {operator} {second})", types.INTEGER)
 
 
 @handles(*(f"IS {word}" for word in ("NULL", "TRUE", "FALSE", "NOT NULL", "NOT TRUE", "NOT FALSE")))
@@ -205,18 +158,12 @@ def _is(node: nodes.Operator, scope: Scope) -> Fragment:
 
 
 def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
-    """Returns whether a value is in a list; one of texts and numbers is two lists."""
-    kinds = {value.type.kind for value in (left, *values)} - {Kind.NULL}
-    texts = [value for value in values if value.type.kind is Kind.TEXT]
-    others = [value for value in values if value.type.kind is not Kind.TEXT]
-    if not kinds <= types.NUMBERS | {Kind.TEXT} and len(kinds - {left.type.kind}) > 1:
-        raise Mistake.NOT_SUPPORTED("a list of several types")
-    tests = []
-    for group in filter(None, (others, texts)):
-        first, *rest = align([left, *group])
-        tests.append(f"{first} IN ({', '.join(rest)})")
-    negation = "NOT " if operator == "NOT IN" else ""
-    return Fragment(f"({negation}({' OR '.join(tests)}))", types.INTEGER)
+    """Returns whether a value is in a list. Raises: MySQLError (1235)."""
+    kinds = {value.type.kind for value in values} - {Kind.NULL}
+    if Kind.TEXT in kinds and len(kinds) > 1:
+        raise Mistake.NOT_SUPPORTED("a list of texts and other types")
+    first, *rest = align([left, *values])
+    return Fragment(f"({first} {operator} ({', '.join(rest)}))", types.INTEGER)
 
 
 @handles("BETWEEN", "NOT BETWEEN")
@@ -227,67 +174,30 @@ def _between(node: nodes.Operator, scope: Scope) -> Fragment:
 
 @handles("LIKE", "NOT LIKE")
 def _like(node: nodes.Operator, scope: Scope) -> Fragment:
-    value, pattern, *escape = (
-        to_text(compile_expression(operand, scope)) for operand in node.operands
-    )
-    sql = f"{value.sql} {node.operator} {pattern.sql}"
-    if escape:
-        character = escape[0].literal
-        if character is None or len(character) > 1 or character in ("%", "_"):
-            raise Mistake.NOT_SUPPORTED("ESCAPE with what is no literal of one character")
-        sql += f" ESCAPE {escape[0].sql}"
-    return Fragment(f"({sql})", types.INTEGER)
-
-
-@handles("REGEXP", "NOT REGEXP")
-def _regexp(node: nodes.Operator, scope: Scope) -> Fragment:
     value, pattern = (to_text(compile_expression(operand, scope)) for operand in node.operands)
-    negation = node.operator.removesuffix("REGEXP")
-    return Fragment(f"({negation}my_regexp({value.sql}, {pattern.sql}))", types.INTEGER)
+    return Fragment(f"({value.sql} {node.operator} {pattern.sql})", types.INTEGER)
 
 
 @handles(nodes.Case)
 def _case(node: nodes.Case, scope: Scope) -> Fragment:
     values = [compile_expression(value, scope) for _, value in node.branches]
     values.append(compile_expression(node.default, scope))
-    if node.operand is None:
-        return choose(
-            [compile_condition(condition, scope) for condition, _ in node.branches], values
-        )
-    operand = compile_expression(node.operand, scope)
-    if len(operand.sql) * len(node.branches) > MAX_CHARS:  # each branch has a copy of it
-        raise Mistake.STACK()
-    others = [compile_expression(condition, scope) for condition, _ in node.branches]
-    return choose([" = ".join(align([operand, other])) for other in others], values)
+    return choose([compile_condition(condition, scope) for condition, _ in node.branches], values)
 
 
 @handles(nodes.Cast)
 def _cast(node: nodes.Cast, scope: Scope) -> Fragment:
-    value, sizes = compile_expression(node.value, scope), node.sizes
-    if node.type_name in ("SIGNED", "UNSIGNED"):
-        number = _to_integer(value)
-        if node.type_name == "SIGNED":
-            return number
-        kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
-        return Fragment(f"my_unsigned({number.sql})", kind)
-    if node.type_name == "DECIMAL":
-        return _to_decimal(value, *(sizes or (10,)))
+    value = compile_expression(node.value, scope)
     if node.type_name == "CHAR":
         text = to_text(value)
-        if sizes:
-            return Fragment(f"substr({text.sql}, 1, {sizes[0]})", types.TEXT)
         return text._replace(sql=f"({text.sql})")  # another expression for GROUP BY
-    if sizes or value.type.kind in types.NUMBERS:
-        raise Mistake.NOT_SUPPORTED(f"CAST of {value.type.kind} AS {node.type_name}")
-    return cast_to_temporal(value, Kind(node.type_name.lower()))
-
-
-def cast_to_temporal(value: Fragment, kind: Kind) -> Fragment:
-    """Returns a value as a date or a date and time, NULL where it is none.
-
-    The parentheses tell `DATE(d)` from `d`, which is another expression for GROUP BY.
-    """
-    return Fragment(f"({to_temporal(value._replace(literal=None), kind).sql})", SqlType(kind))
+    if node.type_name == "DECIMAL":
+        return _to_decimal(value, *(node.sizes or (10,)))
+    number = _to_integer(value)
+    if node.type_name == "SIGNED":
+        return number
+    kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
+    return Fragment(f"my_unsigned({number.sql})", kind)
 
 
 def _to_integer(value: Fragment) -> Fragment:

@@ -1,16 +1,12 @@
 """Where names are looked up: tables, columns, aliases, and MySQL's errors about them."""
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
-
-_NO_NAME = re.compile("[^\0-\uffff]")
-"""What a text may hold and a name may not; MySQL shows it as a question mark."""
 
 
 class Fragment(NamedTuple):
@@ -34,13 +30,12 @@ class OutputColumn(NamedTuple):
 
 
 class CompiledQuery(NamedTuple):
-    """A translated query. `is_single_row`: it cannot have two; `has_tail`: ORDER BY or LIMIT."""
+    """A translated query. `is_single_row`: it cannot have two; `is_limited`: by LIMIT."""
 
     sql: str
     columns: list[OutputColumn]
     is_single_row: bool = False
     is_limited: bool = False
-    has_tail: bool = False
 
 
 class Source:
@@ -82,16 +77,15 @@ class Scope:
     * `target`: the table that an UPDATE or DELETE changes; its subqueries may not read it.
     * `is_derived`: the result is kept as a table, with names and rounded decimals.
     * `aliases`: the select list's, by name. `select_list`: names that stand for other expressions
-      now (the select list in HAVING, columns set before in UPDATE). `refused`: names that MySQL
-      would look up in a way of its own here.
+      now (the select list in HAVING and ORDER BY). `refused`: columns that have other values here
+      than SQLite's: those of INSERT within VALUES, those that SET has set already.
     * `clause`: the one being compiled, as MySQL's errors name it.
-    * `visible_from`: an ON clause sees only the sources since the last comma.
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
       judges them when the groups (`group_sql`: the GROUP BY expressions) are known. HAVING takes
       the names of grouped columns (`group_names`) for these, not for aliases.
     * `num_uses`, `num_outer_uses`: how often columns of this block, or of those around, were used.
     * `is_grouped`: there is a GROUP BY, so that arguments of aggregates are kept in a table.
-    * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
+    * `num_aggregates`, `aggregates_allowed`: some clauses have none.
     """
 
     schema: Schema
@@ -99,12 +93,10 @@ class Scope:
     target: str | None = None
     is_derived: bool = False
     sources: list[Source] = field(default_factory=list)
-    common_tables: dict[str, list[OutputColumn]] = field(default_factory=dict)
     aliases: dict[str, nodes.Expression] = field(default_factory=dict)
     select_list: dict[str, Fragment] = field(default_factory=dict)
-    refused: Iterable[str] = ()
+    refused: Container[str] = ()
     clause: str = "field list"
-    visible_from: int = 0
     bare: list[BareColumn] = field(default_factory=list)
     group_sql: set[str] = field(default_factory=set)
     group_names: set[str] = field(default_factory=set)
@@ -113,16 +105,10 @@ class Scope:
     num_outer_uses: int = 0
     num_aggregates: int = 0
     aggregates_allowed: bool = False
-    windows_allowed: bool = False
 
-    def make_inner(self, *, is_derived: bool = False) -> "Scope":
-        """Returns the scope of a query within this one."""
-        return Scope(self.schema, self, self.target, is_derived)
-
-    def begin(self, clause: str, *, aggregates: bool = False, windows: bool = False) -> None:
-        """Begins a clause, in which aggregates or windows may stand."""
-        self.clause, self.select_list = clause, {}
-        self.aggregates_allowed, self.windows_allowed = aggregates, windows
+    def begin(self, clause: str, *, aggregates: bool = False) -> None:
+        """Begins a clause, in which aggregates may stand."""
+        self.clause, self.select_list, self.aggregates_allowed = clause, {}, aggregates
         self.bare.clear()
 
     def add(self, source: Source) -> None:
@@ -137,17 +123,8 @@ class Scope:
             yield scope
             scope = scope.parent
 
-    def find_common_table(self, name: str) -> list[OutputColumn] | None:
-        """Returns the columns of a common table expression, None where there is none."""
-        for scope in self._outwards():
-            if name.lower() in scope.common_tables:
-                return scope.common_tables[name.lower()]
-        return None
-
     def find_column(self, node: nodes.ColumnName) -> Fragment:
         """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
-        if not node.table and node.name.lower() in self.refused:
-            raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
         for scope in self._outwards():
             column = scope._find_own(node, self.clause)
             if column is not None:
@@ -163,14 +140,13 @@ class Scope:
 
     def _find_own(self, node: nodes.ColumnName, clause: str) -> Fragment | None:
         name = node.name.lower()
-        is_change = self.clause == "field list" and (node.table or len(self.sources) > 1)
-        if name in self.select_list and is_change:  # the value before, or the one that SET gave?
-            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")
+        if name in self.refused:
+            raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
         if not node.table and name in self.select_list:
             return self.select_list[name]
         matches = [
             source
-            for source in self.sources[self.visible_from :]
+            for source in self.sources
             if name in source.fragments
             and node.table in ("", source.alias)
             and node.database in ("", source.database)
@@ -183,11 +159,3 @@ class Scope:
         fragment = matches[0].fragments[name]
         self.bare.append(BareColumn(fragment.sql, matches[0].written[name], matches[0]))
         return fragment
-
-
-def replace_unnamable(name: str) -> str:
-    """Returns a name made of a text with `?` for what no name can hold, as the server shows it.
-
-    So none is like the dialect's own names.
-    """
-    return name if name.isascii() else _NO_NAME.sub("?", name)

@@ -1,13 +1,11 @@
 """One SELECT block: its clauses in the order in which MySQL looks at them."""
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import direction, order_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     BareColumn,
     CompiledQuery,
     Fragment,
     OutputColumn,
     Scope,
-    replace_unnamable,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     collated,
@@ -70,7 +68,7 @@ def compile_select(
     is_single = (bool(scope.num_aggregates) and not group) or not from_sql
     is_single |= tail.limit is not None and tail.limit[0] <= 1
     sql = "".join(part for part in parts if part)
-    return CompiledQuery(sql, columns, is_single, tail.limit is not None, tail != nodes.Tail())
+    return CompiledQuery(sql, columns, is_single, tail.limit is not None)
 
 
 def _output(name: str, value: Fragment, is_derived: bool) -> str:
@@ -83,7 +81,7 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
     scope.is_grouped = bool(node.group)
     terms = []
     for term in node.group:
-        expression = _ordinal(term, node, scope)
+        expression = term
         if (
             isinstance(term, nodes.ColumnName)
             and not term.table
@@ -101,39 +99,15 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
     return [order_value(term) for term in terms]
 
 
-def find_position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
-    """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
-    if isinstance(term, nodes.Operator) and term.operator == "NEGATIVE":
-        if isinstance(term.operands[0], nodes.Constant):  # MariaDB reads a position
-            raise Mistake.NOT_SUPPORTED(f"a negative number in the {clause}")
-        return None
-    if not isinstance(term, nodes.Constant):
-        return None
-    if term.kind == "boolean" or (len(term.text) > 18 and term.text.isdigit()):
-        # MariaDB reads TRUE as 1, a position; a number beyond 64 bits is none.
-        raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
-    if term.kind != "number" or not term.text.isdigit():
-        return None
-    if not 1 <= int(term.text) <= num_columns:
-        raise Mistake.UNKNOWN_COLUMN(term.text, clause)
-    return int(term.text) - 1
-
-
-def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.Expression:
-    position = find_position(term, len(node.items), scope.clause)
-    return term if position is None else node.items[position].value
-
-
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
-    scope.begin("field list", aggregates=True, windows=True)
+    scope.begin("field list", aggregates=True)
     projections: Projections = []
     bare: NumberedColumns = []
     for item in node.items:
         if isinstance(item.value, nodes.Star):
             projections += _expand_star(item.value.table, scope)
         else:
-            value = compile_expression(item.value, scope)
-            projections.append((replace_unnamable(item.name), value))
+            projections.append((item.name, compile_expression(item.value, scope)))
         bare += [(len(projections), column) for column in scope.bare]
         scope.bare.clear()
     if scope.is_derived:
@@ -141,7 +115,8 @@ def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections,
         for name, _ in projections:
             if name.lower() in seen:
                 raise Mistake.DUPLICATE_COLUMN(name)
-            if name.upper() in ("TRUE", "FALSE"):  # SQLite does not find these, even in quotes
+            if name.upper() in ("TRUE", "FALSE") or max(name, default=" ") > "\uffff":
+                # SQLite does not find the first two, even in quotes; the others no name has
                 raise Mistake.NOT_SUPPORTED(f"a column called {name}")
             seen.add(name.lower())
     return projections, bare
@@ -185,7 +160,7 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
 def _compile_order(
     node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
 ) -> list[str]:
-    scope.begin("order clause", aggregates=True, windows=True)
+    scope.begin("order clause", aggregates=True)
     aliased = {
         name.lower(): value
         for name, value in reversed(projections)
@@ -219,24 +194,35 @@ def _check_distinct_order(
 
 
 def order_term(term: nodes.Expression, projections: Projections) -> str | None:
-    """Returns a term that is a position or a name of the select list; None for others."""
-    position = find_position(term, len(projections), "order clause")
-    if position is None and isinstance(term, nodes.ColumnName) and not term.table:
-        named = [
-            (index, value.sql)
-            for index, (name, value) in enumerate(projections)
-            if name.lower() == term.name.lower()
-        ]
-        if len({sql for _, sql in named}) > 1:
-            raise Mistake.AMBIGUOUS(term.name, "order clause")
-        position = named[0][0] if named else None
-    if position is None:
+    """Returns a term that is a name of the select list; None for others."""
+    if not isinstance(term, nodes.ColumnName) or term.table:
         return None
-    value = projections[position][1]
+    named = [
+        (position, value)
+        for position, (name, value) in enumerate(projections)
+        if name.lower() == term.name.lower()
+    ]
+    if len({value.sql for _, value in named}) > 1:
+        raise Mistake.AMBIGUOUS(term.name, "order clause")
+    if not named:
+        return None
+    position, value = named[0]
     if kept(value) != value:
         return kept(value).sql
     is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
     return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
+
+
+def order_value(value: Fragment) -> str:
+    """Returns a term of ORDER BY or GROUP BY. Raises: MySQLError (1235) for a literal."""
+    if value.literal is not None:
+        raise Mistake.NOT_SUPPORTED("a literal, or a column's number, in GROUP BY or ORDER BY")
+    return collated(kept(value))
+
+
+def direction(is_descending: bool) -> str:
+    """Returns what follows a term of ORDER BY."""
+    return " DESC" if is_descending else ""
 
 
 def compile_limit(tail: nodes.Tail) -> str:

@@ -31,34 +31,24 @@ class Ordered(NamedTuple):
     is_descending: bool
 
 
-class Window(NamedTuple):
-    """What stands between the parentheses of OVER."""
-
-    partition: tuple["Expression", ...]
-    order: tuple[Ordered, ...]
-
-
 class Call(NamedTuple):
-    """A function call; `order`: of GROUP_CONCAT."""
+    """A function call."""
 
     name: str
     arguments: tuple["Expression", ...]
     is_distinct: bool = False
-    window: Window | None = None
-    order: tuple[Ordered, ...] = ()
 
 
 class Operator(NamedTuple):
-    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list), "ROW"."""
+    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list)."""
 
     operator: str
     operands: tuple["Expression", ...]
 
 
 class Case(NamedTuple):
-    """CASE; `branches`: (condition or value, result)."""
+    """CASE; `branches`: (condition, result)."""
 
-    operand: "Expression | None"
     branches: tuple[tuple["Expression", "Expression"], ...]
     default: "Expression"
 
@@ -99,10 +89,10 @@ class Derived(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A source of FROM; `side`: how it is joined to those before it: "", ",", LEFT or RIGHT."""
+    """A source of FROM, joined to those before it."""
 
     source: TableName | Derived
-    side: str
+    is_left: bool
     condition: "Expression | None"
 
 
@@ -118,20 +108,11 @@ class Select(NamedTuple):
 
 
 class Union(NamedTuple):
-    """Two queries; `operator`: UNION, INTERSECT or EXCEPT."""
+    """Two queries."""
 
     left: "Query"
     right: "Query"
     is_all: bool
-    operator: str
-
-
-class CommonTable(NamedTuple):
-    """A query of WITH; `columns` is empty where no names are given."""
-
-    name: str
-    columns: tuple[str, ...]
-    query: "Query"
 
 
 class Tail(NamedTuple):
@@ -146,66 +127,37 @@ class Query(NamedTuple):
 
     body: "Select | Union | Query"
     tail: Tail = Tail()
-    common_tables: tuple[CommonTable, ...] = ()
-
-
-Assignments: TypeAlias = tuple[tuple[ColumnName, Expression], ...]
 
 
 class Insert(NamedTuple):
-    """INSERT of rows or a query; `columns` is None where no names are given."""
+    """INSERT of rows; `columns` is None where no names are given."""
 
     table: TableName
     columns: tuple[str, ...] | None
-    source: tuple[tuple[Expression, ...], ...] | Query
+    rows: tuple[tuple[Expression, ...], ...]
 
 
 class Change(NamedTuple):
-    """UPDATE of one table, or DELETE from one, without assignments.
+    """UPDATE of a table, or DELETE from it: without assignments."""
 
-    `target`: which table DELETE names before FROM; `sources`: the tables, joined.
-    """
-
-    target: str
-    sources: tuple[Join, ...]
-    assignments: Assignments
+    table: TableName
+    assignments: tuple[tuple[ColumnName, Expression], ...]
     where: "Expression | None"
     tail: Tail
 
 
-class ColumnDefinition(NamedTuple):
-    """A column of CREATE TABLE; `keys`: the names of those that it alone is."""
-
-    name: str
-    declared: str
-    is_nullable: bool = True
-    default: "Expression | None" = None
-    keys: tuple[str, ...] = ()
-
-
-class Key(NamedTuple):
-    """A key of CREATE TABLE."""
-
-    name: str
-    columns: tuple[str, ...]
-
-
-Definition: TypeAlias = ColumnDefinition | Key
-
-
 class Create(NamedTuple):
-    """CREATE TABLE."""
+    """CREATE TABLE; `columns`: names and types, as they are written."""
 
     table: TableName
-    definitions: tuple[Definition, ...]
-    if_not_exists: bool
+    columns: tuple[tuple[str, str], ...]
 
 
 class PlainStatement(NamedTuple):
-    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "USE", "COMMIT"."""
+    """Another statement: "DROP", "DESCRIBE", "SHOW TABLES", "USE", "COMMIT"."""
 
     words: str
-    tables: tuple[TableName, ...] = ()
+    table: TableName | None = None
 
 
 Node: TypeAlias = Query | Insert | Change | Create | PlainStatement

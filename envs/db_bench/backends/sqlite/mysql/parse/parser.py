@@ -21,11 +21,8 @@ _MAX_DIGITS = 81
 _COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
 _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
-_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"})
-_QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
-_SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
+_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
-_QUERY_WORDS = frozenset({"SELECT", "WITH"})
 _NULL = nodes.Constant("NULL", "null")
 ItemT = TypeVar("ItemT")
 
@@ -149,7 +146,7 @@ class _Parser:
         first = self.token.upper
         if first in words.REFUSED_STATEMENTS:
             raise Mistake.NOT_SUPPORTED(first)
-        if first == "(" or first in _QUERY_WORDS:
+        if first in ("(", "SELECT"):
             return self._query()
         readers = {
             "INSERT": self._insert,
@@ -160,7 +157,6 @@ class _Parser:
             "SHOW": self._show,
             "SET": self._set,
             "USE": self._use,
-            "TRUNCATE": self._truncate,
             **dict.fromkeys(("DESCRIBE", "DESC"), self._describe),
             **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), self._transaction),
         }
@@ -173,25 +169,26 @@ class _Parser:
         self._accept("INTO")
         table = self._table()
         columns: tuple[str, ...] | None = None
-        if self.token.upper == "(" and self._peek().upper not in _QUERY_WORDS:
+        if self.token.upper == "(" and self._peek().upper != "SELECT":
             columns = self._read_in_parentheses(self._name)
-        source: tuple[tuple[Expression, ...], ...] | Query
-        if self._accept("VALUES", "VALUE"):
-            source = self._read_list(lambda: self._read_in_parentheses(self._expression))
-        elif self.token.upper == "(" or self.token.upper in _QUERY_WORDS:
-            source = self._query()
-        elif self.token.upper == "SET":
-            raise Mistake.NOT_SUPPORTED("INSERT … SET")
-        else:
+        if self.token.upper in ("(", "SELECT", "SET", "WITH"):
+            raise Mistake.NOT_SUPPORTED(f"INSERT … {self.token.upper}")
+        if not self._accept("VALUES", "VALUE"):
             raise self._statement.syntax_error(self.token.start)
+        rows = self._read_list(lambda: self._read_in_parentheses(self._expression))
         if self.token.upper == "AS" or self._accept_all("ON", "DUPLICATE"):
             raise Mistake.NOT_SUPPORTED("ON DUPLICATE KEY UPDATE")
-        return nodes.Insert(table, columns, source)
+        return nodes.Insert(table, columns, rows)
 
     def _update(self) -> nodes.Node:
-        sources = self._sources()
+        table = self._aliased_table()
+        self._refuse_joins()
         self._expect("SET")
-        return self._change("", sources, self._read_list(self._assignment))
+        return self._change(table, self._read_list(self._assignment))
+
+    def _refuse_joins(self) -> None:
+        if self.token.upper in (*_JOINS, "USING"):
+            raise Mistake.NOT_SUPPORTED("changes with joins")
 
     def _assignment(self) -> tuple[nodes.ColumnName, Expression]:
         column = self._column()
@@ -201,44 +198,35 @@ class _Parser:
         return column, self._expression()
 
     def _delete(self) -> nodes.Node:
-        target = ""
-        if self.token.upper != "FROM":
-            target = self.fail() if self.token.upper in words.REFUSED else self._name()
-            if self.token.upper in (",", "."):
-                raise Mistake.NOT_SUPPORTED("DELETE from several tables")
+        if self._is_name() and self._peek().upper in ("FROM", ",", "."):
+            raise Mistake.NOT_SUPPORTED("DELETE of tables before FROM")
         self._expect("FROM")
-        sources = self._sources() if target else (nodes.Join(self._aliased_table(), "", None),)
-        if self.token.upper in _JOINS or self._accept(".", "USING"):
-            raise Mistake.NOT_SUPPORTED("DELETE … USING")
-        return self._change(target, sources, ())
+        table = self._aliased_table()
+        self._refuse_joins()
+        return self._change(table, ())
 
     def _change(
-        self, target: str, sources: tuple[nodes.Join, ...], assignments: nodes.Assignments
+        self,
+        table: nodes.TableName,
+        assignments: tuple[tuple[nodes.ColumnName, Expression], ...],
     ) -> nodes.Node:
         where = self._expression() if self._accept("WHERE") else None
-        return nodes.Change(target, sources, assignments, where, self._tail(is_change=True))
+        return nodes.Change(table, assignments, where, self._tail(is_change=True))
 
     def _create(self) -> nodes.Node:
         self._expect("TABLE")
-        if_not_exists = self._accept_all("IF", "NOT", "EXISTS")
+        if self._accept_all("IF", "NOT", "EXISTS"):
+            raise Mistake.NOT_SUPPORTED("CREATE TABLE IF NOT EXISTS")
         table = self._table()
         if self.token.upper in ("SELECT", "AS", "LIKE") or self._peek().upper == "LIKE":
             raise Mistake.NOT_SUPPORTED("CREATE TABLE from another one")
         if self.token.kind == "end":
             raise Mistake.NO_COLUMNS()
-        columns = self._read_in_parentheses(self._definition)
-        return nodes.Create(table, columns, if_not_exists)
+        return nodes.Create(table, self._read_in_parentheses(self._definition))
 
-    def _definition(self) -> nodes.Definition:
-        if self._accept_all("PRIMARY", "KEY") or self._accept("UNIQUE"):
-            is_primary = self._peek(-1).upper == "KEY"
-            if not is_primary:
-                self._accept("KEY", "INDEX")
-                name = self._name() if self._is_name() else ""
-            key = self._read_in_parentheses(self._key_column)
-            return nodes.Key("PRIMARY" if is_primary else name or key[0], key)
-        if self.token.upper in words.DEFINITIONS:
-            raise Mistake.NOT_SUPPORTED(self.token.upper)
+    def _definition(self) -> tuple[str, str]:
+        """Reads a column's name and type."""
+        self._refuse_rules()
         name = self._name()
         start, kind = self.token.start, self.token.upper
         if kind not in TYPE_NAMES:
@@ -248,51 +236,34 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED(kind)
         if self.token.upper == "(":
             self._read_in_parentheses(self._number)
-        column = nodes.ColumnDefinition(name, self._text_since(start))
-        while self.token.upper in words.DEFINITIONS:
-            column = self._read_rule(column)
-        return column
+        declared = self._text_since(start)
+        self._refuse_rules()
+        return name, declared
 
-    def _key_column(self) -> str:
-        name = self._name()
-        if self.token.upper in ("(", "ASC", "DESC"):
-            raise Mistake.NOT_SUPPORTED("a key of a part of a column, or in an order")
-        return name
-
-    def _read_rule(self, column: nodes.ColumnDefinition) -> nodes.ColumnDefinition:
-        if self._accept_all("NOT", "NULL"):
-            return column._replace(is_nullable=False)
-        if self._accept("NULL"):
-            return column._replace(is_nullable=True)
-        if self._accept("DEFAULT"):
-            return column._replace(default=self._signed())
-        if self._accept_all("PRIMARY", "KEY"):
-            return column._replace(keys=(*column.keys, "PRIMARY"))
-        if self._accept("UNIQUE"):
-            self._accept("KEY")
-            return column._replace(keys=(*column.keys, column.name))
-        raise Mistake.NOT_SUPPORTED(self.token.upper)
+    def _refuse_rules(self) -> None:
+        if self.token.upper in words.DEFINITIONS:
+            raise Mistake.NOT_SUPPORTED(self.token.text)
 
     def _drop(self) -> nodes.Node:
         self._expect("TABLE")
-        command = "DROP IF EXISTS" if self._accept_all("IF", "EXISTS") else "DROP"
-        return nodes.PlainStatement(command, self._read_list(self._table))
+        if self._accept_all("IF", "EXISTS"):
+            raise Mistake.NOT_SUPPORTED("DROP TABLE IF EXISTS")
+        table = self._table()
+        if self.token.upper == ",":
+            raise Mistake.NOT_SUPPORTED("DROP of several tables")
+        return nodes.PlainStatement("DROP", table)
 
     def _show(self) -> nodes.Node:
         what = self._accept("TABLES", "DATABASES", "SCHEMAS", "COLUMNS", "FIELDS")
         if what in ("COLUMNS", "FIELDS"):
             self._expect("FROM", "IN")
-            return nodes.PlainStatement("DESCRIBE", (self._table(),))
+            return nodes.PlainStatement("DESCRIBE", self._table())
         if not what or self.token.kind != "end":
             raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
         return nodes.PlainStatement("SHOW TABLES" if what == "TABLES" else "SHOW DATABASES")
 
     def _use(self) -> nodes.Node:
-        return nodes.PlainStatement("USE", (self._table(),))
-
-    def _truncate(self) -> nodes.Node:
-        self._accept("TABLE")
-        return nodes.PlainStatement("TRUNCATE", (self._table(),))
+        return nodes.PlainStatement("USE", self._table())
 
     def _set(self) -> nodes.Node:
         self._accept("SESSION")
@@ -305,9 +276,9 @@ class _Parser:
         return nodes.PlainStatement("AUTOCOMMIT ON" if is_on else "AUTOCOMMIT OFF")
 
     def _describe(self) -> nodes.Node:
-        if self.token.upper in _QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}:
+        if self.token.upper in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE"):
             raise Mistake.NOT_SUPPORTED("EXPLAIN")
-        return nodes.PlainStatement("DESCRIBE", (self._table(),))
+        return nodes.PlainStatement("DESCRIBE", self._table())
 
     def _transaction(self) -> nodes.Node:
         word = self._peek(-1).upper
@@ -323,23 +294,16 @@ class _Parser:
         return self._read_deeper(self._read_query)
 
     def _read_query(self) -> Query:
-        common_tables: tuple[nodes.CommonTable, ...] = ()
-        if self._accept("WITH"):
-            common_tables = self._read_list(self._common_table)
-        if common_tables and self.token.upper in ("UPDATE", "DELETE"):
-            raise Mistake.NOT_SUPPORTED(f"WITH … {self.token.upper}")
         query = self._query_member()
         for _ in range(_MAX_CHAIN):
-            operator = self._accept(*_SET_OPERATIONS)
-            if not operator:
-                break
+            following = (self._peek().upper, self._peek(2).upper)
+            if self.token.upper in ("INTERSECT", "EXCEPT") and "SELECT" in following:
+                raise Mistake.NOT_SUPPORTED(self.token.text)
+            if not self._accept("UNION"):
+                return query._replace(tail=self._tail())
             is_all = self._accept("ALL", "DISTINCT") == "ALL"
-            if operator != "UNION" and (is_all or isinstance(query.body, nodes.Union)):
-                raise Mistake.NOT_SUPPORTED(f"{operator} ALL, or after another set operation")
-            query = Query(nodes.Union(query, self._query_member(), is_all, operator))
-        else:
-            raise Mistake.STACK()
-        return query._replace(tail=self._tail(), common_tables=common_tables)
+            query = Query(nodes.Union(query, self._query_member(), is_all))
+        raise Mistake.STACK()
 
     def _query_member(self) -> Query:
         if self.token.upper == "(":
@@ -348,30 +312,16 @@ class _Parser:
         return Query(self._select())
 
     def _begins_query(self) -> bool:
-        """Returns whether a parenthesis opens a query, whose first one may be in another."""
-        offset, depth = 1, 0
-        while self._peek(offset).upper == "(":
-            offset += 1
-        if self.token.upper != "(" or self._peek(offset).upper not in _QUERY_WORDS:
-            return False
-        for place in range(1, len(self._tokens) - self._place if offset > 1 else 0):
-            word = self._peek(place).upper
-            depth += (word == "(") - (word == ")")
-            if depth == 0:
-                return self._peek(place + 1).upper in _SET_OPERATIONS
-        return True
+        """Returns whether a parenthesis opens a query (none that begins with another one)."""
+        if self.token.upper == "(" and self._peek().upper == "WITH":
+            raise Mistake.NOT_SUPPORTED("WITH")
+        return self.token.upper == "(" and self._peek().upper == "SELECT"
 
     def _subquery(self) -> Query:
         self._expect("(")
         query = self._query()
         self._expect(")")
         return query
-
-    def _common_table(self) -> nodes.CommonTable:
-        name = self._name()
-        columns = self._read_in_parentheses(self._name) if self.token.upper == "(" else ()
-        self._expect("AS")
-        return nodes.CommonTable(name, columns, self._subquery())
 
     def _select(self) -> nodes.Select:
         is_distinct = self._accept("ALL", "DISTINCT", "DISTINCTROW") not in ("", "ALL")
@@ -411,18 +361,17 @@ class _Parser:
     def _sources(self) -> tuple[nodes.Join, ...]:
         if self._accept("DUAL"):
             return ()
-        joins = [nodes.Join(self._source(), "", None)]
+        joins = [nodes.Join(self._source(), False, None)]
         while self.token.upper in _JOINS and len(joins) <= _MAX_CHAIN:
-            side = self._accept(",", "LEFT", "RIGHT")
-            if side == ",":
-                joins.append(nodes.Join(self._source(), side, None))
-                continue
+            if self.token.upper in (",", "RIGHT"):
+                raise Mistake.NOT_SUPPORTED(f"{self.token.text} in FROM")
+            side = self._accept("LEFT")
             self._accept("OUTER") if side else self._accept("INNER", "CROSS")
             self._expect("JOIN")
             source = self._source()
             has_condition = self._expect("ON") if side else self._accept("ON")
             condition = self._expression() if has_condition else None
-            joins.append(nodes.Join(source, side, condition))
+            joins.append(nodes.Join(source, bool(side), condition))
         if len(joins) > _MAX_CHAIN:
             raise Mistake.STACK()
         return tuple(joins)
@@ -492,14 +441,10 @@ class _Parser:
                 truth = "NULL" if truth == "UNKNOWN" else truth
                 value = Operator(f"IS {negation}{truth}", (value,))
                 continue
-            operator = "<>" if operator == "!=" else operator
             if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
-                operator += " ALL" if self._advance().upper == "ALL" else " ANY"
-                if operator not in _QUANTIFIED:
-                    raise Mistake.NOT_SUPPORTED(operator)
-                value = Operator(_QUANTIFIED[operator], (value, self._subquery()))
-            else:
-                value = Operator(operator, (value, self._predicate()))
+                raise Mistake.NOT_SUPPORTED(f"{operator} {self.token.text}")
+            operator = "<>" if operator == "!=" else operator
+            value = Operator(operator, (value, self._predicate()))
         raise Mistake.STACK()
 
     def _predicate(self) -> Expression:
@@ -513,10 +458,8 @@ class _Parser:
         operands: tuple[Expression, ...]
         if operator == "LIKE":
             operands = (self._signed(),)
-            if self._accept("ESCAPE"):
-                operands += (self._signed(),)
-        elif operator in ("REGEXP", "RLIKE"):
-            operator, operands = "REGEXP", (self._sum(),)
+            if self.token.upper == "ESCAPE":
+                raise Mistake.NOT_SUPPORTED("LIKE … ESCAPE")
         elif operator == "BETWEEN":
             low = self._sum()
             self._expect("AND")
@@ -542,17 +485,8 @@ class _Parser:
                 return value
             operator = self._advance().upper
             operator = "%" if operator == "MOD" else operator
-            if operators is _SUMS and self._accept("INTERVAL"):
-                value = self._shift(value, "DATE_ADD" if operator == "+" else "DATE_SUB")
-            else:
-                value = Operator(operator, (value, read()))
+            value = Operator(operator, (value, read()))
         raise Mistake.STACK()
-
-    def _shift(self, date: Expression, name: str) -> nodes.Call:
-        """Reads an interval. Raises: MySQLError (1064 for one without a unit)."""
-        amount = self._expression()
-        unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
-        return nodes.Call(name, (date, amount, unit))
 
     def _signed(self) -> Expression:
         sign = self._accept("-", "+")
@@ -569,19 +503,12 @@ class _Parser:
         is_called = self._peek().upper == "("
         if is_called and (self._is_name() or upper in words.CALLABLE):
             return self._call()
-        if upper in words.CALLED_WITHOUT_PARENTHESES:
-            return nodes.Call(self._advance().text, ())
         if self._is_name():
-            if upper in words.FUNCTIONS | {"DATE"} and self._peek().kind == "text":
+            if upper in words.FUNCTIONS and self._peek().kind == "text":
                 raise Mistake.NOT_SUPPORTED(f"{upper} '…'")
             return self._column()
         if upper == "(":
             return self._parenthesized()
-        if self._accept("INTERVAL"):
-            amount = self._expression()
-            unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
-            self._expect("+")
-            return nodes.Call("DATE_ADD", (self._comparison(), amount, unit))  # as far as AND
         if self._accept("EXISTS"):
             return Operator("EXISTS", (self._subquery(),))
         return self._case() if self._accept("CASE") else self.fail()
@@ -601,7 +528,7 @@ class _Parser:
             return nodes.Constant(text, "text")
         return _NULL if token.upper == "NULL" else nodes.Constant(token.upper, "boolean")
 
-    def _column(self) -> nodes.ColumnName | nodes.Call | nodes.Cast:
+    def _column(self) -> Expression:
         """Reads a column's name, or the call of a function that is another database's."""
         names = [self._name()]
         while len(names) < 3 and self._accept("."):
@@ -614,12 +541,17 @@ class _Parser:
         if self._begins_query():
             return self._subquery()
         self._advance()
-        values = self._read_list(self._expression)
+        value = self._expression()
+        is_union = self.token.upper == "UNION" and isinstance(value, Query)
+        if is_union or self.token.upper == ",":
+            raise Mistake.NOT_SUPPORTED("rows as values, or a UNION of queries in parentheses")
         self._expect(")")
-        return values[0] if len(values) == 1 else Operator("ROW", values)
+        return value
 
     def _case(self) -> Expression:
-        operand = None if self.token.upper == "WHEN" else self._expression()
+        if self.token.upper != "WHEN":
+            self._expression()
+            raise Mistake.NOT_SUPPORTED("CASE with a value")
         branches: list[tuple[Expression, Expression]] = []
         while not branches or self.token.upper == "WHEN":
             self._expect("WHEN")
@@ -628,7 +560,7 @@ class _Parser:
             branches.append((condition, self._expression()))
         default = self._expression() if self._accept("ELSE") else _NULL
         self._expect("END")
-        return nodes.Case(operand, tuple(branches), default)
+        return nodes.Case(tuple(branches), default)
 
     def _call(self) -> Expression:
         token = self.token
@@ -640,13 +572,11 @@ class _Parser:
             raise Mistake.FUNCTION_SPACE("db", token.text)
         return self._finish_call(self._name(may_be_reserved=True))
 
-    def _finish_call(self, name: str) -> nodes.Call | nodes.Cast:
+    def _finish_call(self, name: str) -> Expression:
         upper = name.upper()
         self._expect("(")
         if upper in ("CAST", "CONVERT"):
             return self._cast("AS" if upper == "CAST" else ",")
-        if upper in words.WITH_SYNTAX:
-            return self._special_call(upper, name)
         is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
@@ -654,82 +584,24 @@ class _Parser:
             arguments = (nodes.Star(),)
         elif is_aggregate or self.token.upper != ")":
             arguments = self._read_list(self._expression)
-        if upper in words.WITH_FROM and len(arguments) == 1 and self._accept("FROM"):
-            arguments += (self._expression(),)
-            arguments += (self._expression(),) if self._accept("FOR") else ()
-        order: tuple[nodes.Ordered, ...] = ()
-        if upper == "GROUP_CONCAT":
-            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
-            joined = arguments[0] if len(arguments) == 1 else nodes.Call("CONCAT", arguments)
-            arguments = (joined, self._separator())
+        if upper in words.WITH_FROM and self.token.upper == "FROM":
+            raise Mistake.NOT_SUPPORTED(f"{name} … FROM")
         self._expect(")")
-        window = self._window() if self._accept("OVER") else None
-        if window is None and upper in words.WINDOW_FUNCTIONS:
-            self.fail()
-        return nodes.Call(name, arguments, is_distinct, window, order)
-
-    def _special_call(self, upper: str, name: str) -> nodes.Call:
-        """Reads the arguments of a function that has a grammar of its own."""
-        arguments: tuple[Expression, ...]
-        if upper in words.DATE_SHIFTS:
-            date = self._expression()
-            self._expect(",")
-            if not self._accept("INTERVAL"):
-                raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
-            shift = self._shift(date, words.DATE_SHIFTS[upper])
-            self._expect(")")
-            return shift
-        if upper == "EXTRACT":
-            unit = self._expect(*words.INTERVAL_UNITS)
-            self._expect("FROM")
-            name, arguments = unit, (self._expression(),)
-            if unit not in words.EXTRACTED:
-                raise Mistake.NOT_SUPPORTED(f"EXTRACT({unit} FROM …)")
-        elif upper == "POSITION":
-            part = self._sum()
-            self._expect("IN")
-            name, arguments = "LOCATE", (part, self._expression())
-        elif upper == "TIMESTAMPDIFF":
-            unit = self._expect(*words.INTERVAL_UNITS)
-            self._expect(",")
-            arguments = (nodes.Constant(unit, "text"), *self._read_list(self._expression))
-        else:
-            side = self._accept("BOTH", "LEADING", "TRAILING")
-            removed: Expression = nodes.Constant(" ", "text")
-            value = removed if side and self.token.upper == "FROM" else self._expression()
-            if (self._expect if side else self._accept)("FROM"):
-                removed, value = value, self._expression()
-            arguments = (value, removed, nodes.Constant(side, "text"))
-        self._expect(")")
-        return nodes.Call(name, arguments)
-
-    def _separator(self) -> nodes.Constant:
-        if not self._accept("SEPARATOR"):
-            return nodes.Constant(",", "text")
-        text = self._advance().text if self.token.kind == "text" else self.fail()
-        return nodes.Constant(text, "text")
-
-    def _window(self) -> nodes.Window:
-        partition: tuple[Expression, ...] = ()
-        order: tuple[nodes.Ordered, ...] = ()
-        is_named = self._is_name() or not self._accept("(") or self._is_name()
-        if not is_named:
-            partition = self._read_list(self._expression) if self._accept_by("PARTITION") else ()
-            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
-        if (is_named and self._is_name()) or self.token.upper in ("ROWS", "RANGE"):
-            raise Mistake.NOT_SUPPORTED("named windows, and frames of windows")
-        self._expect(")")
-        return nodes.Window(partition, order)
+        if self.token.upper == "OVER":
+            raise Mistake.NOT_SUPPORTED("windows")
+        return nodes.Call(name, arguments, is_distinct)
 
     def _cast(self, separator: str) -> nodes.Cast:
         value = self._expression()
         if self.token.upper == "USING":
             raise Mistake.NOT_SUPPORTED("CONVERT … USING")
         self._expect(separator)
-        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
+        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR")
         sizes: tuple[int, ...] = ()
         if name in ("SIGNED", "UNSIGNED"):
             self._accept("INTEGER", "INT")
+        elif name == "CHAR" and self.token.upper == "(":
+            raise Mistake.NOT_SUPPORTED("CAST … AS CHAR(…)")
         elif self.token.upper == "(":
             sizes = self._read_in_parentheses(self._number)
         self._expect(")")

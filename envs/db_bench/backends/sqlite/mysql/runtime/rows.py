@@ -14,7 +14,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     FLOATS,
     MAX_EXACT_DIGITS,
     TEMPORALS,
-    UNFIXED,
     Kind,
     Row,
     SQLiteValue,
@@ -75,11 +74,6 @@ def _to_double(value: SQLiteValue) -> Value:
     return value + 0.0 if isinstance(value, int | float) else value  # no negative zero
 
 
-def _to_fixed_double(value: SQLiteValue, scale: int) -> Value:
-    number = _to_double(value)
-    return round(number, scale) + 0.0 if isinstance(number, float) else number
-
-
 def _to_text(value: SQLiteValue) -> Value:
     return str(value) if isinstance(value, int | float) else value
 
@@ -116,8 +110,6 @@ _CONVERTERS: dict[Kind, Callable[[SQLiteValue], Value]] = {
 @lru_cache(maxsize=256)
 def _converter(kind: SqlType) -> Callable[[SQLiteValue], Value] | None:
     scale = kind.scale
-    if kind.kind is Kind.DOUBLE and scale < UNFIXED:
-        return lambda value: _to_fixed_double(value, scale)
     if kind.kind is not Kind.DECIMAL:
         return _CONVERTERS.get(kind.kind)
 
