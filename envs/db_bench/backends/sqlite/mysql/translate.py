@@ -5,7 +5,7 @@ from enum import StrEnum
 from sys import getsizeof
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes, tables
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import CompiledQuery, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import STRICT
@@ -27,7 +27,6 @@ class StatementKind(StrEnum):
     ROLLBACK = "rollback"
     AUTOCOMMIT_ON = "autocommit on"
     AUTOCOMMIT_OFF = "autocommit off"
-    USE = "use"
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
     if isinstance(node, nodes.Query):
         return _read(compile_query(node, Scope(schema)))
     if isinstance(node, nodes.Create):
-        return _define(tables.compile_create(node, schema))
+        return _define(changes.compile_create(node, schema))
     if isinstance(node, nodes.PlainStatement):
         return _command(node, schema)
     strict = STRICT.set(True)
@@ -85,14 +84,10 @@ def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
     if node.words in ("BEGIN", "COMMIT", "ROLLBACK", "AUTOCOMMIT ON", "AUTOCOMMIT OFF"):
         return Translation(StatementKind(node.words.lower()))
     if node.table is None:
-        return _read(tables.show(node.words, schema))
+        return _read(changes.show_tables(schema))
     if node.words == "DESCRIBE":
-        return _read(tables.describe(node.table, schema))
-    if node.words == "DROP":
-        return _define(tables.compile_drop(node.table, schema))
-    if node.table.name != schema.name:
-        raise Mistake.NOT_SUPPORTED(f"USE {node.table.name}")
-    return Translation(StatementKind.USE)
+        return _read(changes.describe(node.table, schema))
+    return _define(changes.compile_drop(node.table, schema))
 
 
 def _read(query: CompiledQuery) -> Translation:
@@ -100,6 +95,6 @@ def _read(query: CompiledQuery) -> Translation:
     return Translation(StatementKind.READ, (query.sql,), types)
 
 
-def _define(definition: tables.Definition) -> Translation:
+def _define(definition: changes.Definition) -> Translation:
     sql, schema = definition
     return Translation(StatementKind.DEFINITION, sql, schema=schema)

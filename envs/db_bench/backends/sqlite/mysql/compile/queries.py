@@ -1,21 +1,16 @@
-"""Queries: FROM, UNION, and queries within expressions."""
+"""Queries: FROM, SELECT with its clauses in MySQL's order, UNION, queries in expressions."""
 
 from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import is_in
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    BareColumn,
     CompiledQuery,
     Fragment,
     OutputColumn,
     Scope,
     Source,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
-    compile_limit,
-    compile_select,
-    direction,
-    order_term,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     align,
@@ -178,3 +173,257 @@ def _in(node: nodes.Operator, scope: Scope) -> Fragment:
     if column:
         raise Mistake.NOT_SUPPORTED("IN of a query whose column has another type")
     return Fragment(f"({value} {node.operator} ({query.sql}))", types.INTEGER)
+
+
+Projections = list[tuple[str, Fragment]]
+"""The select list: names and values."""
+NumberedColumns = list[tuple[int, BareColumn]]
+"""Bare columns, each with the number of the expression that it stands in."""
+
+
+def compile_select(
+    node: nodes.Select, tail: nodes.Tail, scope: Scope, from_sql: str
+) -> CompiledQuery:
+    """Translates one SELECT block, whose tables are in the scope. Raises: MySQLError.
+
+    The order of the clauses here is MySQL's, so that of several mistakes the same one is reported.
+    It is also what each clause knows of the others: GROUP BY and HAVING see the select list's
+    aliases, WHERE does not; the select list is checked against GROUP BY.
+    """
+    for item in node.items:
+        is_star = isinstance(item.value, nodes.Star) and not item.value.table
+        if is_star and not scope.sources:
+            raise Mistake.NO_TABLES()
+        if item.is_alias:
+            scope.aliases.setdefault(item.name.lower(), item.value)
+    scope.begin("where clause")
+    where = [compile_condition(node.where, scope)] if node.where else []
+    group = _compile_group(node, scope)
+    projections, bare = _compile_projections(node, scope)
+    having = _compile_having(node, scope, projections)
+    order = _compile_order(node, tail, scope, projections)
+    _check_full_group_by(node, scope, bare)
+    if having and not group and not scope.num_aggregates:  # SQLite refuses this HAVING
+        where, having = [*where, *having], []
+    is_aggregated = bool(group or scope.num_aggregates)
+    if node.is_distinct or (scope.is_derived and (is_aggregated or having or tail.limit)):
+        # A table is made of these; a plain derived one MySQL merges into the query around.
+        projections = [(name, kept(value)) for name, value in projections]
+    parts = [
+        "SELECT " + ("DISTINCT " if node.is_distinct else ""),
+        ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
+        from_sql and f" FROM {from_sql}",
+        where and f" WHERE {' AND '.join(where)}",
+        group and f" GROUP BY {', '.join(group)}",
+        having and f" HAVING {having[0]}",
+        order and f" ORDER BY {', '.join(order)}",
+        compile_limit(tail),
+    ]
+    columns = [
+        OutputColumn(name, value.type, value.is_collated or value.type.kind is Kind.TEXT)
+        for name, value in projections
+    ]
+    is_single = (bool(scope.num_aggregates) and not group) or not from_sql
+    is_single |= tail.limit is not None and tail.limit[0] <= 1
+    sql = "".join(part for part in parts if part)
+    return CompiledQuery(sql, columns, is_single, tail.limit is not None)
+
+
+def _output(name: str, value: Fragment, is_derived: bool) -> str:
+    """Returns a column of the result; of a derived table with its name."""
+    return f"{collated(value)} AS {quote_name(name)}" if is_derived else collated(value)
+
+
+def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
+    scope.begin("group statement")
+    scope.is_grouped = bool(node.group)
+    terms = []
+    for term in node.group:
+        expression = term
+        if (
+            isinstance(term, nodes.ColumnName)
+            and not term.table
+            and not scope.has_column(term.name)
+        ):
+            expression = scope.aliases.get(term.name.lower(), term)
+        scope.aggregates_allowed = expression is not term
+        terms.append(compile_expression(expression, scope))
+        if scope.num_aggregates:
+            names = [item.name for item in node.items if item.value is expression]
+            raise Mistake.WRONG_GROUP_FIELD(names[0])
+        if isinstance(expression, nodes.ColumnName):
+            scope.group_names.add(expression.name.lower())
+    scope.group_sql = {term.sql for term in terms}
+    return [order_value(term) for term in terms]
+
+
+def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
+    scope.begin("field list", aggregates=True)
+    projections: Projections = []
+    bare: NumberedColumns = []
+    for item in node.items:
+        if isinstance(item.value, nodes.Star):
+            projections += _expand_star(item.value.table, scope)
+        else:
+            projections.append((item.name, compile_expression(item.value, scope)))
+        bare += [(len(projections), column) for column in scope.bare]
+        scope.bare.clear()
+    if scope.is_derived:
+        seen: set[str] = set()
+        for name, _ in projections:
+            if name.lower() in seen:
+                raise Mistake.DUPLICATE_COLUMN(name)
+            if name.upper() in ("TRUE", "FALSE") or max(name, default=" ") > "\uffff":
+                # SQLite does not find the first two, even in quotes; the others no name has
+                raise Mistake.NOT_SUPPORTED(f"a column called {name}")
+            seen.add(name.lower())
+    return projections, bare
+
+
+def _expand_star(table: str, scope: Scope) -> Projections:
+    sources = [source for source in scope.sources if not table or source.alias == table]
+    if not sources:
+        raise Mistake.UNKNOWN_TABLE(table)
+    columns: Projections = []
+    for source in sources:
+        for name, fragment in source.fragments.items():
+            if fragment.sql not in scope.group_sql:
+                scope.bare.append(BareColumn(fragment.sql, source.written[name], source))
+            columns.append((source.written[name], fragment))
+    return columns
+
+
+def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) -> list[str]:
+    """HAVING sees the select list, the GROUP BY expressions and aggregates, and no other column."""
+    if node.having is None:
+        return []
+    scope.begin("having clause", aggregates=True)
+    scope.select_list = {
+        name.lower(): value
+        for name, value in reversed(projections)
+        if name.lower() not in scope.group_names
+    }
+    condition = compile_condition(node.having, scope)
+    shown = {
+        value.sql
+        for name, value in projections
+        if value.sql.lower().endswith(f".{quote_name(name)}".lower())
+    }
+    for column in scope.bare:
+        if column.sql not in shown:
+            raise Mistake.UNKNOWN_COLUMN(column.name, scope.clause)
+    return [condition]
+
+
+def _compile_order(
+    node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
+) -> list[str]:
+    scope.begin("order clause", aggregates=True)
+    aliased = {
+        name.lower(): value
+        for name, value in reversed(projections)
+        if name.lower() in scope.aliases and not scope.has_column(name)
+    }
+    terms = []
+    for number, (term, is_descending) in enumerate(tail.order, start=1):
+        sql = order_term(term, projections)
+        if sql is None:
+            scope.select_list = aliased
+            value = compile_expression(term, scope)
+            scope.select_list = {}
+            if node.is_distinct:
+                _check_distinct_order(value, scope, projections, number)
+            sql = order_value(value)
+        if node.group:
+            bare = [(number, column) for column in scope.bare]
+            _check_full_group_by(node, scope, bare, "ORDER BY clause")
+        scope.bare.clear()
+        terms.append(sql + direction(is_descending))
+    return terms
+
+
+def _check_distinct_order(
+    value: Fragment, scope: Scope, projections: Projections, number: int
+) -> None:
+    shown = {projection.sql for _, projection in projections}
+    for column in scope.bare if value.sql not in shown else ():
+        if column.sql not in shown:
+            raise Mistake.DISTINCT_ORDER(number, column.title)
+
+
+def order_term(term: nodes.Expression, projections: Projections) -> str | None:
+    """Returns a term that is a name of the select list; None for others."""
+    if not isinstance(term, nodes.ColumnName) or term.table:
+        return None
+    named = [
+        (position, value)
+        for position, (name, value) in enumerate(projections)
+        if name.lower() == term.name.lower()
+    ]
+    if len({value.sql for _, value in named}) > 1:
+        raise Mistake.AMBIGUOUS(term.name, "order clause")
+    if not named:
+        return None
+    position, value = named[0]
+    if kept(value) != value:
+        return kept(value).sql
+    is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
+    return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
+
+
+def order_value(value: Fragment) -> str:
+    """Returns a term of ORDER BY or GROUP BY. Raises: MySQLError (1235) for a literal."""
+    if value.literal is not None:
+        raise Mistake.NOT_SUPPORTED("a literal, or a column's number, in GROUP BY or ORDER BY")
+    return collated(kept(value))
+
+
+def direction(is_descending: bool) -> str:
+    """Returns what follows a term of ORDER BY."""
+    return " DESC" if is_descending else ""
+
+
+def compile_limit(tail: nodes.Tail) -> str:
+    """Returns the LIMIT clause."""
+    if tail.limit is None:
+        return ""
+    count, offset = (min(number, (1 << 63) - 1) for number in tail.limit)
+    return f" LIMIT {count}" + (f" OFFSET {offset}" if offset else "")
+
+
+def _check_full_group_by(
+    node: nodes.Select, scope: Scope, bare: NumberedColumns, clause: str = "SELECT list"
+) -> None:
+    """ONLY_FULL_GROUP_BY.
+
+    Raises: MySQLError (1055, 1140) for a bare column that neither the groups nor WHERE determine.
+    """
+    if not bare or not (node.group or scope.num_aggregates):
+        return
+    known = scope.group_sql | _constant_columns(node, scope)
+    for number, column in bare:
+        if column.sql in known:
+            continue
+        if node.group:
+            raise Mistake.FULL_GROUP_BY(number, clause, column.title)
+        raise Mistake.MIXED_GROUP(number, column.title)
+
+
+def _constant_columns(node: nodes.Select, scope: Scope) -> set[str]:
+    """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
+    conditions = [node.where]
+    columns: set[str] = set()
+    while conditions:
+        condition = conditions.pop()
+        if not isinstance(condition, nodes.Operator):
+            continue
+        if condition.operator == "AND":
+            conditions += condition.operands
+        elif condition.operator == "=":
+            column, value = condition.operands
+            if isinstance(column, nodes.Constant):
+                column, value = value, column
+            if isinstance(column, nodes.ColumnName) and isinstance(value, nodes.Constant):
+                columns.add(scope.find_column(column).sql)
+    scope.bare.clear()
+    return columns

@@ -154,7 +154,7 @@ class Create(NamedTuple):
 
 
 class PlainStatement(NamedTuple):
-    """Another statement: "DROP", "DESCRIBE", "SHOW TABLES", "USE", "COMMIT"."""
+    """Another statement: "DROP", "DESCRIBE", "SHOW TABLES", "COMMIT"."""
 
     words: str
     table: TableName | None = None

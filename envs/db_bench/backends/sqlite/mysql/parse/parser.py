@@ -22,7 +22,7 @@ _COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
 _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
 _PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
-_JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
+_JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT"})
 _NULL = nodes.Constant("NULL", "null")
 ItemT = TypeVar("ItemT")
 
@@ -156,7 +156,6 @@ class _Parser:
             "DROP": self._drop,
             "SHOW": self._show,
             "SET": self._set,
-            "USE": self._use,
             **dict.fromkeys(("DESCRIBE", "DESC"), self._describe),
             **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), self._transaction),
         }
@@ -254,16 +253,9 @@ class _Parser:
         return nodes.PlainStatement("DROP", table)
 
     def _show(self) -> nodes.Node:
-        what = self._accept("TABLES", "DATABASES", "SCHEMAS", "COLUMNS", "FIELDS")
-        if what in ("COLUMNS", "FIELDS"):
-            self._expect("FROM", "IN")
-            return nodes.PlainStatement("DESCRIBE", self._table())
-        if not what or self.token.kind != "end":
+        if not self._accept("TABLES") or self.token.kind != "end":
             raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
-        return nodes.PlainStatement("SHOW TABLES" if what == "TABLES" else "SHOW DATABASES")
-
-    def _use(self) -> nodes.Node:
-        return nodes.PlainStatement("USE", self._table())
+        return nodes.PlainStatement("SHOW TABLES")
 
     def _set(self) -> nodes.Node:
         self._accept("SESSION")
@@ -362,16 +354,22 @@ class _Parser:
         if self._accept("DUAL"):
             return ()
         joins = [nodes.Join(self._source(), False, None)]
+        sides = set()
         while self.token.upper in _JOINS and len(joins) <= _MAX_CHAIN:
-            if self.token.upper in (",", "RIGHT"):
-                raise Mistake.NOT_SUPPORTED(f"{self.token.text} in FROM")
-            side = self._accept("LEFT")
-            self._accept("OUTER") if side else self._accept("INNER", "CROSS")
-            self._expect("JOIN")
+            side = self._accept(",", "LEFT") or "INNER"
+            if side != ",":
+                self._accept("OUTER") if side == "LEFT" else self._accept("INNER", "CROSS")
+                self._expect("JOIN")
             source = self._source()
-            has_condition = self._expect("ON") if side else self._accept("ON")
+            has_condition = side == "LEFT" and self._expect("ON")
+            has_condition = has_condition or (side == "INNER" and self._accept("ON"))
             condition = self._expression() if has_condition else None
-            joins.append(nodes.Join(source, bool(side), condition))
+            joins.append(nodes.Join(source, side == "LEFT", condition))
+            sides.add(side)
+        if self.token.upper == "RIGHT":
+            raise Mistake.NOT_SUPPORTED("RIGHT JOIN")
+        if len(sides) > 1 and "," in sides:  # ON sees only the tables behind the comma
+            raise Mistake.NOT_SUPPORTED("commas beside JOIN")
         if len(joins) > _MAX_CHAIN:
             raise Mistake.STACK()
         return tuple(joins)

@@ -54,6 +54,10 @@ def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
     return text[first : first + length]
 
 
+def _repeat(text: str, count: int) -> str | None:
+    return text * count if len(text) * count <= MAX_TEXT_CHARS else None
+
+
 def _quotient(left: float, right: float) -> float | None:
     """Returns a quotient with nine decimals, the rest cut off, as MySQL calculates it."""
     if not right:
@@ -133,6 +137,7 @@ _NULL_IS_NULL: dict[str, Function] = {
     "lower": _cased(str.lower),
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
+    "repeat": _repeat,
     "unsigned": _unsigned,
     "quotient": _quotient,
     "round": _round,
