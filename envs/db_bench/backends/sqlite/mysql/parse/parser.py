@@ -99,8 +99,14 @@ class _Parser:
     def _read_in_parentheses(self, read: Callable[[], ItemT]) -> tuple[ItemT, ...]:
         self._expect("(")
         items = self._read_list(read)
-        self._expect(")")
+        self._close()
         return items
+
+    def _close(self) -> None:
+        """Reads a closing parenthesis, not a UNION of queries that are in some themselves."""
+        if self.token.upper == "UNION" and self._peek(-1).upper == ")":
+            raise Mistake.NOT_SUPPORTED("a UNION of queries in parentheses")
+        self._expect(")")
 
     def _read_deeper(self, read: Callable[[], ItemT]) -> ItemT:
         """Reads what is nested. Raises: MySQLError (1436)."""
@@ -540,10 +546,9 @@ class _Parser:
             return self._subquery()
         self._advance()
         value = self._expression()
-        is_union = self.token.upper == "UNION" and isinstance(value, Query)
-        if is_union or self.token.upper == ",":
-            raise Mistake.NOT_SUPPORTED("rows as values, or a UNION of queries in parentheses")
-        self._expect(")")
+        if self.token.upper == ",":
+            raise Mistake.NOT_SUPPORTED("rows as values")
+        self._close()
         return value
 
     def _case(self) -> Expression:
