@@ -167,7 +167,8 @@ def test_a_long_result_is_cut(session):
 
 def test_a_database_over_its_size_is_refused(session):
     rows(session, "CREATE TABLE big (a TEXT)")
-    insert = f"INSERT INTO big VALUES {', '.join(["(REPEAT('x', 60000))"] * 40)}"
+    rows_of_text = ", ".join(["(REPEAT('x', 60000))"] * 40)
+    insert = f"INSERT INTO big VALUES {rows_of_text}"
     errors = [session.execute(insert).error for _ in range(14)]
     assert any(error and error.startswith("1114") for error in errors), errors
 

@@ -166,7 +166,7 @@ def test_any_name_of_a_table_works(database: Database, name: str) -> None:
         (1,),
         (2,),
     )
-    rows(f"CREATE TABLE other (c INT, d INT); INSERT INTO other VALUES (1, 2), (2, 2)")
+    rows("CREATE TABLE other (c INT, d INT); INSERT INTO other VALUES (1, 2), (2, 2)")
     rows(f"UPDATE {table} SET {table}.d = 5 WHERE c IN (SELECT c FROM other)")
     contents = session.read_table(name)
     assert contents.columns == ("c", "d")

@@ -45,7 +45,6 @@ class Mistake(Enum):
     NO_TABLE = "1146 (42S02): Table '{}.{}' doesn't exist"
     UNION_COLUMNS = "1222 (21000): The used SELECT statements have a different number of columns"
     FUNCTION_DENIED = "1370 (42000): execute command denied to user 'agent'@'%' for routine '{}'"
-    WRONG_VALUE = "1231 (42000): Variable '{}' can't be set to the value of '{}'"
     NOT_SUPPORTED = "1235 (42000): This version of MySQL doesn't yet support '{}'"
     OPERAND = "1241 (21000): Operand should contain {} column(s)"
     SUBQUERY_ROWS = "1242 (21000): Subquery returns more than 1 row"

@@ -5,7 +5,7 @@ word that it cannot use is an error: 1235 if it is one of MySQL's (`words.REFUSE
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NoReturn, TypeVar
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
@@ -89,6 +89,11 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED(token.text)
         raise self._statement.syntax_error(token.start)
 
+    def _refuse(self, upper: Container[str], what: str = "") -> None:
+        """Raises: MySQLError (1235) where one of these words is next."""
+        if self.token.upper in upper:
+            raise Mistake.NOT_SUPPORTED(what or self.token.text)
+
     def _read_list(self, read: Callable[[], ItemT]) -> tuple[ItemT, ...]:
         """Reads one or more, with commas between them."""
         items = [read()]
@@ -150,8 +155,7 @@ class _Parser:
     def read_statement(self) -> nodes.Node:
         """Reads the whole statement."""
         first = self.token.upper
-        if first in words.REFUSED_STATEMENTS:
-            raise Mistake.NOT_SUPPORTED(first)
+        self._refuse(words.REFUSED_STATEMENTS)
         if first in ("(", "SELECT"):
             return self._query()
         readers = {
@@ -176,24 +180,19 @@ class _Parser:
         columns: tuple[str, ...] | None = None
         if self.token.upper == "(" and self._peek().upper != "SELECT":
             columns = self._read_in_parentheses(self._name)
-        if self.token.upper in ("(", "SELECT", "SET", "WITH"):
-            raise Mistake.NOT_SUPPORTED(f"INSERT … {self.token.upper}")
+        self._refuse(("(", "SELECT", "SET", "WITH"), f"INSERT … {self.token.text}")
         if not self._accept("VALUES", "VALUE"):
             raise self._statement.syntax_error(self.token.start)
         rows = self._read_list(lambda: self._read_in_parentheses(self._expression))
-        if self.token.upper == "AS" or self._accept_all("ON", "DUPLICATE"):
+        if self._peek().upper == "DUPLICATE" or self.token.upper == "AS":
             raise Mistake.NOT_SUPPORTED("ON DUPLICATE KEY UPDATE")
         return nodes.Insert(table, columns, rows)
 
     def _update(self) -> nodes.Node:
         table = self._aliased_table()
-        self._refuse_joins()
+        self._refuse(_JOINS, "UPDATE of several tables")
         self._expect("SET")
         return self._change(table, self._read_list(self._assignment))
-
-    def _refuse_joins(self) -> None:
-        if self.token.upper in (*_JOINS, "USING"):
-            raise Mistake.NOT_SUPPORTED("changes with joins")
 
     def _assignment(self) -> tuple[nodes.ColumnName, Expression]:
         column = self._column()
@@ -207,7 +206,7 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED("DELETE of tables before FROM")
         self._expect("FROM")
         table = self._aliased_table()
-        self._refuse_joins()
+        self._refuse({*_JOINS, "USING"}, "DELETE from several tables")
         return self._change(table, ())
 
     def _change(
@@ -231,31 +230,25 @@ class _Parser:
 
     def _definition(self) -> tuple[str, str]:
         """Reads a column's name and type."""
-        self._refuse_rules()
+        self._refuse(words.DEFINITIONS)
         name = self._name()
-        start, kind = self.token.start, self.token.upper
-        if kind not in TYPE_NAMES:
+        start = self.token.start
+        if self.token.upper not in TYPE_NAMES:
             raise self._statement.syntax_error(start)
+        self._refuse(("ENUM", "SET"))
         self._advance()
-        if kind in ("ENUM", "SET"):
-            raise Mistake.NOT_SUPPORTED(kind)
         if self.token.upper == "(":
             self._read_in_parentheses(self._number)
         declared = self._text_since(start)
-        self._refuse_rules()
+        self._refuse(words.DEFINITIONS)
         return name, declared
-
-    def _refuse_rules(self) -> None:
-        if self.token.upper in words.DEFINITIONS:
-            raise Mistake.NOT_SUPPORTED(self.token.text)
 
     def _drop(self) -> nodes.Node:
         self._expect("TABLE")
         if self._accept_all("IF", "EXISTS"):
             raise Mistake.NOT_SUPPORTED("DROP TABLE IF EXISTS")
         table = self._table()
-        if self.token.upper == ",":
-            raise Mistake.NOT_SUPPORTED("DROP of several tables")
+        self._refuse((",",), "DROP of several tables")
         return nodes.PlainStatement("DROP", table)
 
     def _show(self) -> nodes.Node:
@@ -268,14 +261,13 @@ class _Parser:
         if not self._accept_all("AUTOCOMMIT", "="):
             raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
         value = self._advance()
-        is_on = (value.upper or value.text) in ("1", "ON", "TRUE")
-        if not is_on and (value.upper or value.text) not in ("0", "OFF", "FALSE"):
-            raise Mistake.WRONG_VALUE("autocommit", value.text)
-        return nodes.PlainStatement("AUTOCOMMIT ON" if is_on else "AUTOCOMMIT OFF")
+        for word, spellings in (("ON", ("1", "ON", "TRUE")), ("OFF", ("0", "OFF", "FALSE"))):
+            if (value.upper or value.text) in spellings:
+                return nodes.PlainStatement(f"AUTOCOMMIT {word}")
+        raise Mistake.NOT_SUPPORTED(f"SET autocommit = {value.text}")
 
     def _describe(self) -> nodes.Node:
-        if self.token.upper in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE"):
-            raise Mistake.NOT_SUPPORTED("EXPLAIN")
+        self._refuse(("SELECT", "WITH", "INSERT", "UPDATE", "DELETE"), "EXPLAIN")
         return nodes.PlainStatement("DESCRIBE", self._table())
 
     def _transaction(self) -> nodes.Node:
@@ -284,8 +276,7 @@ class _Parser:
             self._expect("TRANSACTION")
         else:
             self._accept("WORK")
-        if self.token.upper in words.TRANSACTION_OPTIONS:
-            raise Mistake.NOT_SUPPORTED(f"{word} {self.token.upper}")
+        self._refuse(words.TRANSACTION_OPTIONS, f"{word} {self.token.text}")
         return nodes.PlainStatement("BEGIN" if word == "START" else word)
 
     def _query(self) -> Query:
@@ -372,8 +363,6 @@ class _Parser:
             condition = self._expression() if has_condition else None
             joins.append(nodes.Join(source, side == "LEFT", condition))
             sides.add(side)
-        if self.token.upper == "RIGHT":
-            raise Mistake.NOT_SUPPORTED("RIGHT JOIN")
         if len(sides) > 1 and "," in sides:  # ON sees only the tables behind the comma
             raise Mistake.NOT_SUPPORTED("commas beside JOIN")
         if len(joins) > _MAX_CHAIN:
@@ -462,8 +451,7 @@ class _Parser:
         operands: tuple[Expression, ...]
         if operator == "LIKE":
             operands = (self._signed(),)
-            if self.token.upper == "ESCAPE":
-                raise Mistake.NOT_SUPPORTED("LIKE … ESCAPE")
+            self._refuse(("ESCAPE",))
         elif operator == "BETWEEN":
             low = self._sum()
             self._expect("AND")
@@ -546,14 +534,12 @@ class _Parser:
             return self._subquery()
         self._advance()
         value = self._expression()
-        if self.token.upper == ",":
-            raise Mistake.NOT_SUPPORTED("rows as values")
+        self._refuse((",",), "rows as values")
         self._close()
         return value
 
     def _case(self) -> Expression:
-        if self.token.upper != "WHEN":
-            self._expression()
+        if self.token.upper != "WHEN" and self._expression():
             raise Mistake.NOT_SUPPORTED("CASE with a value")
         branches: list[tuple[Expression, Expression]] = []
         while not branches or self.token.upper == "WHEN":
@@ -590,14 +576,12 @@ class _Parser:
         if upper in words.WITH_FROM and self.token.upper == "FROM":
             raise Mistake.NOT_SUPPORTED(f"{name} … FROM")
         self._expect(")")
-        if self.token.upper == "OVER":
-            raise Mistake.NOT_SUPPORTED("windows")
+        self._refuse(("OVER",), "windows")
         return nodes.Call(name, arguments, is_distinct)
 
     def _cast(self, separator: str) -> nodes.Cast:
         value = self._expression()
-        if self.token.upper == "USING":
-            raise Mistake.NOT_SUPPORTED("CONVERT … USING")
+        self._refuse(("USING",))
         self._expect(separator)
         name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR")
         sizes: tuple[int, ...] = ()
