@@ -228,7 +228,6 @@ SELECT id FROM staff WHERE id IN (1, 'a')
 SELECT id FROM staff WHERE hired > 20200101
 SELECT hired + 1 FROM staff
 SELECT id FROM staff WHERE hired = '2020-01-15 10:00:00'
-INSERT INTO team SELECT name, name, id FROM staff
 INSERT INTO team SET label = 'a'
 UPDATE staff JOIN team ON label = team SET age = budget
 UPDATE staff, team SET age = budget

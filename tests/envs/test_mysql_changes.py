@@ -74,6 +74,7 @@ def test_strict_mode_refuses(mysql, sql, error):
         ("UPDATE staff SET age = 0 WHERE id IN (SELECT * FROM (SELECT MAX(id) FROM staff) t)", "SELECT id FROM staff WHERE age = 0", [(5,)]),
         ("DELETE FROM staff WHERE team = 'HR'", "SELECT COUNT(*) FROM staff", [(3,)]),
         ("DELETE FROM staff ORDER BY id LIMIT 2", "SELECT MIN(id) FROM staff", [(3,)]),
+        ("INSERT INTO team (label, budget) SELECT name, id FROM staff WHERE id = 1", "SELECT label FROM team WHERE budget = 1", [("Alice",)]),
     ],
 )  # fmt: skip
 def test_changes(mysql, change, query, rows):

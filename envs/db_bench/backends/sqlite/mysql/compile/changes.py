@@ -4,15 +4,18 @@ from collections.abc import Iterable, Sequence
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
+    INNER,
     add_table,
     check_database,
     compile_limit,
+    compile_query,
     direction,
     find_table,
     order_value,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     CompiledQuery,
+    Fragment,
     OutputColumn,
     Scope,
 )
@@ -36,15 +39,31 @@ def compile_insert(node: nodes.Insert, schema: Schema) -> str:
     """Translates INSERT. Raises: MySQLError."""
     table = find_table(node.table, schema, "INSERT")
     columns = _insert_columns(node.columns, table)
+    names = ", ".join(quote_name(column.name) for column in columns)
+    start = f"INSERT INTO {quote_name(table.name)} ({names})"
+    if isinstance(node.source, nodes.Query):
+        return f"{start} {_query_to_insert(node.source, columns, schema)}"
     scope = Scope(schema, refused=table.by_name)
     lines = []
-    for number, values in enumerate(node.rows, start=1):
+    for number, values in enumerate(node.source, start=1):
         if len(values) != len(columns):
             raise Mistake.COLUMN_COUNT(number)
         pairs = zip(values, columns, strict=True)
         lines.append(f"({', '.join(_stored(*pair, number, scope) for pair in pairs)})")
-    names = ", ".join(quote_name(column.name) for column in columns)
-    return f"INSERT INTO {quote_name(table.name)} ({names}) VALUES {', '.join(lines)}"
+    return f"{start} VALUES {', '.join(lines)}"
+
+
+def _query_to_insert(node: nodes.Query, columns: list[ColumnSchema], schema: Schema) -> str:
+    query = compile_query(node, Scope(schema))
+    if len(query.columns) != len(columns):
+        raise Mistake.COLUMN_COUNT(1)
+    names = [quote_name(f"{types.INTERNAL}{index}") for index in range(len(columns))]
+    values = (
+        store(Fragment(name, own.type), column)
+        for name, own, column in zip(names, query.columns, columns, strict=True)
+    )
+    rows = f"(WITH {INNER}({', '.join(names)}) AS ({query.sql}) SELECT * FROM {INNER})"
+    return f"SELECT {', '.join(values)} FROM {rows} WHERE 1"
 
 
 def _insert_columns(names: tuple[str, ...] | None, table: TableSchema) -> list[ColumnSchema]:

@@ -24,7 +24,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, TableSchema, quote_name
 
-_INNER = quote_name(f"{types.INTERNAL}q")
+INNER = quote_name(f"{types.INTERNAL}q")
 """A common table expression of ours; within its own query the name is another one's or none."""
 
 
@@ -144,8 +144,8 @@ def _scalar_subquery(node: nodes.Query, scope: Scope) -> Fragment:
     if query.is_single_row:
         return Fragment(f"({query.sql})", kind)
     return Fragment(
-        f'(WITH {_INNER}("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
-        f'FROM (SELECT "c" FROM {_INNER} LIMIT 2))',
+        f'(WITH {INNER}("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
+        f'FROM (SELECT "c" FROM {INNER} LIMIT 2))',
         kind,
     )
 

@@ -130,11 +130,11 @@ class Query(NamedTuple):
 
 
 class Insert(NamedTuple):
-    """INSERT of rows; `columns` is None where no names are given."""
+    """INSERT of rows or a query; `columns` is None where no names are given."""
 
     table: TableName
     columns: tuple[str, ...] | None
-    rows: tuple[tuple[Expression, ...], ...]
+    source: tuple[tuple[Expression, ...], ...] | Query
 
 
 class Change(NamedTuple):

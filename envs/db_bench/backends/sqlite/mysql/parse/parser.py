@@ -180,13 +180,17 @@ class _Parser:
         columns: tuple[str, ...] | None = None
         if self.token.upper == "(" and self._peek().upper != "SELECT":
             columns = self._read_in_parentheses(self._name)
-        self._refuse(("(", "SELECT", "SET", "WITH"), f"INSERT … {self.token.text}")
-        if not self._accept("VALUES", "VALUE"):
+        self._refuse(("SET", "WITH"), f"INSERT … {self.token.text}")
+        source: tuple[tuple[Expression, ...], ...] | Query
+        if self.token.upper in ("(", "SELECT"):
+            source = self._query()
+        elif self._accept("VALUES", "VALUE"):
+            source = self._read_list(lambda: self._read_in_parentheses(self._expression))
+        else:
             raise self._statement.syntax_error(self.token.start)
-        rows = self._read_list(lambda: self._read_in_parentheses(self._expression))
         if self._peek().upper == "DUPLICATE" or self.token.upper == "AS":
             raise Mistake.NOT_SUPPORTED("ON DUPLICATE KEY UPDATE")
-        return nodes.Insert(table, columns, rows)
+        return nodes.Insert(table, columns, source)
 
     def _update(self) -> nodes.Node:
         table = self._aliased_table()
