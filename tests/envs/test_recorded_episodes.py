@@ -74,6 +74,6 @@ def test_recorded_episodes_go_as_on_a_server(shared_data: Path, mysql_url: str) 
                     differing.append((action, ours, theirs))
     assert differing == []
     assert num_steps > 3000
-    assert num_refused <= 25  # of 1,000 statements 7
+    assert num_refused <= 20  # of 3,844
     assert sum(kinds.values()) <= 60, kinds
     assert num_ties <= 10
