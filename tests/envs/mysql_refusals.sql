@@ -202,16 +202,10 @@ SELECT id FROM staff EXCEPT (SELECT 1)
 SELECT ((SELECT 1) UNION SELECT 2)
 SELECT 1 FROM staff, team JOIN team t ON 1
 SELECT 1 FROM staff RIGHT JOIN team ON 1
-SELECT id FROM staff WHERE id = ANY (SELECT 1)
-SELECT id FROM staff WHERE (id, age) = (1, 2)
-SELECT id FROM staff WHERE (id, age) IN ((1, 2))
 SELECT id FROM staff WHERE name REGEXP 'a'
 SELECT id FROM staff WHERE name NOT RLIKE 'a'
 SELECT id FROM staff WHERE name LIKE 'a!%' ESCAPE '!'
 SELECT CASE id WHEN 1 THEN 2 END FROM staff
-SELECT id FROM staff ORDER BY 1
-SELECT team FROM staff GROUP BY 1
-SELECT id FROM staff ORDER BY 7
 SELECT GROUP_CONCAT(name) FROM staff
 SELECT COUNT(DISTINCT id, name) FROM staff
 SELECT SUBSTRING(name FROM 2) FROM staff
@@ -224,7 +218,6 @@ SELECT FLOOR(score) FROM staff
 SELECT pay % 2 FROM staff
 SELECT IF(id, 'a', 1) FROM staff
 SELECT id FROM staff UNION SELECT name FROM staff
-SELECT id FROM staff WHERE id IN (1, 'a')
 SELECT id FROM staff WHERE hired > 20200101
 SELECT hired + 1 FROM staff
 SELECT id FROM staff WHERE hired = '2020-01-15 10:00:00'

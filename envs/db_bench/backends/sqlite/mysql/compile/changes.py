@@ -10,6 +10,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
     compile_limit,
     compile_query,
     direction,
+    find_position,
     find_table,
     order_value,
 )
@@ -106,6 +107,8 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
     where = f" WHERE {compile_condition(node.where, scope)}" if node.where else ""
     if node.tail != nodes.Tail():
         scope.clause = "order clause"
+        for term, _ in node.tail.order:
+            find_position(term, 0, scope.clause)  # there are none
         terms = [
             order_value(compile_expression(term, scope)) + direction(is_descending)
             for term, is_descending in node.tail.order

@@ -140,14 +140,18 @@ def _not(node: nodes.Operator, scope: Scope) -> Fragment:
     return Fragment(f"(NOT {compile_condition(node.operands[0], scope)})", types.INTEGER)
 
 
-@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
-def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
-    left, right = (kept(compile_expression(operand, scope)) for operand in node.operands)
+def compare(left: Fragment, operator: str, right: Fragment) -> str:
+    """Returns a comparison of two values."""
+    left, right = kept(left), kept(right)
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
     first, second = align([left, right])
-    operator = "IS" if node.operator == "<=>" else node.operator
-    return Fragment(f"({first} {operator} {second})", types.INTEGER)
+    return f"({first} {'IS' if operator == '<=>' else operator} {second})"
+
+
+@handles("ROW")
+def _row(node: nodes.Operator, scope: Scope) -> Fragment:
+    raise Mistake.OPERAND(1)
 
 
 @handles(*(f"IS {word}" for word in ("NULL", "TRUE", "FALSE", "NOT NULL", "NOT TRUE", "NOT FALSE")))
@@ -158,12 +162,18 @@ def _is(node: nodes.Operator, scope: Scope) -> Fragment:
 
 
 def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
-    """Returns whether a value is in a list. Raises: MySQLError (1235)."""
-    kinds = {value.type.kind for value in values} - {Kind.NULL}
-    if Kind.TEXT in kinds and len(kinds) > 1:
-        raise Mistake.NOT_SUPPORTED("a list of texts and other types")
-    first, *rest = align([left, *values])
-    return Fragment(f"({first} {operator} ({', '.join(rest)}))", types.INTEGER)
+    """Returns whether a value is in a list; one of texts and numbers is two lists."""
+    kinds = {value.type.kind for value in (left, *values)} - {Kind.NULL}
+    texts = [value for value in values if value.type.kind is Kind.TEXT]
+    others = [value for value in values if value.type.kind is not Kind.TEXT]
+    if not kinds <= types.NUMBERS | {Kind.TEXT} and len(kinds - {left.type.kind}) > 1:
+        raise Mistake.NOT_SUPPORTED("a list of several types")
+    tests = []
+    for group in filter(None, (others, texts)):
+        first, *rest = align([left, *group])
+        tests.append(f"{first} IN ({', '.join(rest)})")
+    negation = "NOT " if operator == "NOT IN" else ""
+    return Fragment(f"({negation}({' OR '.join(tests)}))", types.INTEGER)
 
 
 @handles("BETWEEN", "NOT BETWEEN")

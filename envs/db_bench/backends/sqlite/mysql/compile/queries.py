@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import is_in
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compare, is_in
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     BareColumn,
     CompiledQuery,
@@ -13,6 +13,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Source,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    MAX_CHARS,
     align,
     collated,
     compile_condition,
@@ -26,6 +27,9 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, TableSchem
 
 INNER = quote_name(f"{types.INTERNAL}q")
 """A common table expression of ours; within its own query the name is another one's or none."""
+
+MAX_ROWS = 200
+"""Most rows of values in a list: each is a level of SQLite's tree."""
 
 
 def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False) -> CompiledQuery:
@@ -48,7 +52,7 @@ def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False)
 
 
 def _compile_tail(tail: nodes.Tail, columns: list[OutputColumn]) -> str:
-    """Returns ORDER BY and LIMIT after a UNION: names only."""
+    """Returns ORDER BY and LIMIT after a UNION: names and positions only."""
     projections = [(c.name, Fragment(quote_name(c.name), c.type, c.is_collated)) for c in columns]
     terms = []
     for term, is_descending in tail.order:
@@ -157,22 +161,97 @@ def _exists(node: nodes.Operator, scope: Scope) -> Fragment:
     return Fragment(f"EXISTS ({compile_query(query, scope).sql})", types.INTEGER)
 
 
+@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
+def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
+    first, second = node.operands
+    if isinstance(first, nodes.Query) and _is_row(second):
+        first, second = second, first
+    if not _is_row(first) or not isinstance(second, nodes.Query):
+        left, right = _row(first, scope), _row(second, scope)
+        return Fragment(_compare_rows(left, node.operator, right), types.INTEGER)
+    left = _row(first, scope)
+    _check_row_operator(node.operator)
+    query = compile_query(second, scope)
+    values, columns, listed = _aligned(left, query)
+    row = f"my_single_row(count(*), max({columns[0]}))"
+    chosen = ", ".join([row, *(f"max({column})" for column in columns[1:])])
+    operator = "IS" if node.operator == "<=>" else node.operator
+    return Fragment(
+        f"(({', '.join(values)}) {operator} (WITH {INNER}({listed}) AS ({query.sql}) "
+        f"SELECT {chosen} FROM (SELECT * FROM {INNER} LIMIT 2)))",
+        types.INTEGER,
+    )
+
+
+def _is_row(node: nodes.Expression) -> bool:
+    return isinstance(node, nodes.Operator) and node.operator == "ROW"
+
+
+def _row(node: nodes.Expression, scope: Scope) -> list[Fragment]:
+    parts = node.operands if isinstance(node, nodes.Operator) and _is_row(node) else (node,)
+    return [compile_expression(part, scope) for part in parts]
+
+
+def _check_row_operator(operator: str) -> None:
+    if operator not in ("=", "<>", "<=>"):
+        raise Mistake.NOT_SUPPORTED(f"rows compared by {operator}")
+
+
+def _compare_rows(left: list[Fragment], operator: str, right: list[Fragment]) -> str:
+    if len(left) != len(right):
+        raise Mistake.OPERAND(len(left))
+    if len(left) == 1:
+        return compare(left[0], operator, right[0])
+    _check_row_operator(operator)
+    equal = "<=>" if operator == "<=>" else "="
+    tests = (compare(*pair) for pair in zip(left, [equal] * len(left), right, strict=True))
+    return f"({'NOT ' if operator == '<>' else ''}({' AND '.join(tests)}))"
+
+
+def _aligned(left: list[Fragment], query: CompiledQuery) -> tuple[list[str], list[str], str]:
+    """Returns values and a query's columns as they are compared, and the columns' names."""
+    if len(left) != len(query.columns):
+        raise Mistake.OPERAND(len(left))
+    names = [f'"c{index}"' for index in range(len(left))]
+    columns = [
+        Fragment(name, column.type, True) for name, column in zip(names, query.columns, strict=True)
+    ]
+    pairs = [align(pair) for pair in zip(left, columns, strict=True)]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs], ", ".join(names)
+
+
 @handles("IN", "NOT IN")
 def _in(node: nodes.Operator, scope: Scope) -> Fragment:
     first, *others = node.operands
-    left = compile_expression(first, scope)
+    left = _row(first, scope)
     if not isinstance(others[0], nodes.Query) or len(others) > 1:
-        values = [compile_expression(value, scope) for value in others]
-        return is_in(left, values, node.operator)
+        return _in_list(left, [_row(value, scope) for value in others], node.operator)
     query = compile_query(others[0], scope)
-    if len(query.columns) != 1:
-        raise Mistake.OPERAND(1)
+    values, columns, listed = _aligned(left, query)
     if query.is_limited:
         raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
-    value, column = align([left, Fragment("", query.columns[0].type, True)])
-    if column:
-        raise Mistake.NOT_SUPPORTED("IN of a query whose column has another type")
-    return Fragment(f"({value} {node.operator} ({query.sql}))", types.INTEGER)
+    inner = query.sql
+    if ", ".join(columns) != listed:
+        chosen = ", ".join(columns)
+        inner = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT {chosen} FROM {INNER}"
+    value = values[0] if len(values) == 1 else f"({', '.join(values)})"
+    return Fragment(f"({value} {node.operator} ({inner}))", types.INTEGER)
+
+
+def _in_list(left: list[Fragment], rows: list[list[Fragment]], operator: str) -> Fragment:
+    for row in rows:
+        if len(row) != len(left):
+            raise Mistake.OPERAND(len(left))
+    if len(left) == 1:
+        return is_in(left[0], [value for (value,) in rows], operator)
+    for value, *others in zip(left, *rows, strict=True):
+        kinds = {other.type.kind for other in others} - {Kind.NULL}
+        if value.type.kind is Kind.TEXT and kinds & types.NUMBERS and kinds - types.NUMBERS:
+            raise Mistake.NOT_SUPPORTED("a text in a list of rows with numbers and texts")
+    if len(rows) > MAX_ROWS or sum(len(value.sql) for value in left) * len(rows) > MAX_CHARS:
+        raise Mistake.STACK()
+    tests = " OR ".join(_compare_rows(left, "=", row) for row in rows)
+    return Fragment(f"({'NOT ' if operator == 'NOT IN' else ''}({tests}))", types.INTEGER)
 
 
 Projections = list[tuple[str, Fragment]]
@@ -239,7 +318,7 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
     scope.is_grouped = bool(node.group)
     terms = []
     for term in node.group:
-        expression = term
+        expression = _ordinal(term, node, scope)
         if (
             isinstance(term, nodes.ColumnName)
             and not term.table
@@ -255,6 +334,29 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
             scope.group_names.add(expression.name.lower())
     scope.group_sql = {term.sql for term in terms}
     return [order_value(term) for term in terms]
+
+
+def find_position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
+    """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
+    if isinstance(term, nodes.Operator) and term.operator == "NEGATIVE":
+        if isinstance(term.operands[0], nodes.Constant):  # MariaDB reads a position
+            raise Mistake.NOT_SUPPORTED(f"a negative number in the {clause}")
+        return None
+    if not isinstance(term, nodes.Constant):
+        return None
+    if term.kind == "boolean" or (len(term.text) > 18 and term.text.isdigit()):
+        # MariaDB reads TRUE as 1, a position; a number beyond 64 bits is none.
+        raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
+    if term.kind != "number" or not term.text.isdigit():
+        return None
+    if not 1 <= int(term.text) <= num_columns:
+        raise Mistake.UNKNOWN_COLUMN(term.text, clause)
+    return int(term.text) - 1
+
+
+def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.Expression:
+    position = find_position(term, len(node.items), scope.clause)
+    return term if position is None else node.items[position].value
 
 
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
@@ -352,19 +454,20 @@ def _check_distinct_order(
 
 
 def order_term(term: nodes.Expression, projections: Projections) -> str | None:
-    """Returns a term that is a name of the select list; None for others."""
-    if not isinstance(term, nodes.ColumnName) or term.table:
+    """Returns a term that is a position or a name of the select list; None for others."""
+    position = find_position(term, len(projections), "order clause")
+    if position is None and isinstance(term, nodes.ColumnName) and not term.table:
+        named = [
+            (index, value.sql)
+            for index, (name, value) in enumerate(projections)
+            if name.lower() == term.name.lower()
+        ]
+        if len({sql for _, sql in named}) > 1:
+            raise Mistake.AMBIGUOUS(term.name, "order clause")
+        position = named[0][0] if named else None
+    if position is None:
         return None
-    named = [
-        (position, value)
-        for position, (name, value) in enumerate(projections)
-        if name.lower() == term.name.lower()
-    ]
-    if len({value.sql for _, value in named}) > 1:
-        raise Mistake.AMBIGUOUS(term.name, "order clause")
-    if not named:
-        return None
-    position, value = named[0]
+    value = projections[position][1]
     if kept(value) != value:
         return kept(value).sql
     is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
@@ -372,10 +475,11 @@ def order_term(term: nodes.Expression, projections: Projections) -> str | None:
 
 
 def order_value(value: Fragment) -> str:
-    """Returns a term of ORDER BY or GROUP BY. Raises: MySQLError (1235) for a literal."""
-    if value.literal is not None:
-        raise Mistake.NOT_SUPPORTED("a literal, or a column's number, in GROUP BY or ORDER BY")
-    return collated(kept(value))
+    """Returns a term of ORDER BY or GROUP BY.
+
+    A literal orders nothing; SQLite would read a number in its place as a position.
+    """
+    return collated(kept(value)) if value.literal is None else "NULL"
 
 
 def direction(is_descending: bool) -> str:

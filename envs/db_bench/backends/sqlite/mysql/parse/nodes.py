@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list)."""
+    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list), "ROW"."""
 
     operator: str
     operands: tuple["Expression", ...]

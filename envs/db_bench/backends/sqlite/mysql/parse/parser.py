@@ -22,6 +22,7 @@ _COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
 _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
 _PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
+_QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT"})
 _NULL = nodes.Constant("NULL", "null")
 ItemT = TypeVar("ItemT")
@@ -438,10 +439,14 @@ class _Parser:
                 truth = "NULL" if truth == "UNKNOWN" else truth
                 value = Operator(f"IS {negation}{truth}", (value,))
                 continue
-            if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
-                raise Mistake.NOT_SUPPORTED(f"{operator} {self.token.text}")
             operator = "<>" if operator == "!=" else operator
-            value = Operator(operator, (value, self._predicate()))
+            if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
+                operator += " ALL" if self._advance().upper == "ALL" else " ANY"
+                if operator not in _QUANTIFIED:
+                    raise Mistake.NOT_SUPPORTED(operator)
+                value = Operator(_QUANTIFIED[operator], (value, self._subquery()))
+            else:
+                value = Operator(operator, (value, self._predicate()))
         raise Mistake.STACK()
 
     def _predicate(self) -> Expression:
@@ -537,10 +542,9 @@ class _Parser:
         if self._begins_query():
             return self._subquery()
         self._advance()
-        value = self._expression()
-        self._refuse((",",), "rows as values")
+        values = self._read_list(self._expression)
         self._close()
-        return value
+        return values[0] if len(values) == 1 else Operator("ROW", values)
 
     def _case(self) -> Expression:
         if self.token.upper != "WHEN" and self._expression():
