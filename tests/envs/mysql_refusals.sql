@@ -205,29 +205,15 @@ SELECT 1 FROM staff RIGHT JOIN team ON 1
 SELECT id FROM staff WHERE name REGEXP 'a'
 SELECT id FROM staff WHERE name NOT RLIKE 'a'
 SELECT id FROM staff WHERE name LIKE 'a!%' ESCAPE '!'
-SELECT CASE id WHEN 1 THEN 2 END FROM staff
 SELECT GROUP_CONCAT(name) FROM staff
 SELECT COUNT(DISTINCT id, name) FROM staff
 SELECT SUBSTRING(name FROM 2) FROM staff
 SELECT TRIM(LEADING 'A' FROM name) FROM staff
 SELECT TRIM('A' FROM name) FROM staff
-SELECT ROUND(score, 1) * 3 FROM staff
-SELECT CONCAT(ROUND(score, 1)) FROM staff
-SELECT id FROM staff WHERE ROUND(score, 1) = 3.5
-SELECT FLOOR(score) FROM staff
-SELECT pay % 2 FROM staff
-SELECT IF(id, 'a', 1) FROM staff
-SELECT id FROM staff UNION SELECT name FROM staff
 SELECT id FROM staff WHERE hired > 20200101
-SELECT hired + 1 FROM staff
-SELECT id FROM staff WHERE hired = '2020-01-15 10:00:00'
 INSERT INTO team SET label = 'a'
 UPDATE staff JOIN team ON label = team SET age = budget
 UPDATE staff, team SET age = budget
-UPDATE staff SET age = age + 1, pay = age
-UPDATE staff SET age = age / id
-UPDATE staff SET age = 1 WHERE age / 0 > 1
-UPDATE staff SET age = YEAR(note)
 DELETE staff FROM staff JOIN team ON label = team
 DELETE FROM staff USING staff JOIN team
 CREATE TABLE z (a INT NOT NULL)

@@ -61,6 +61,7 @@ class Mistake(Enum):
     TRUNCATED_NUMBER = "1292 (22007): Truncated incorrect DOUBLE value: '{}'"
     NO_FUNCTION = "1305 (42000): FUNCTION {}.{} does not exist"
     BAD_DOUBLE = "1367 (22007): Illegal double '{}' value found during parsing"
+    DIVISION_BY_ZERO = "1365 (22012): Division by 0"
     BAD_NUMBER = "1366 (HY000): Incorrect {} value: '{}' for column '{}' at row {}"
     TOO_LONG = "1406 (22001): Data too long for column '{}' at row {}"
     STACK = (

@@ -12,6 +12,8 @@ from typing import TypeAlias
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 
 MAX_SCALE = 30
+UNFIXED = 31
+"""Decimals of a floating-point number that shows all its digits; ROUND fixes how many it shows."""
 MAX_EXACT_DIGITS = 15
 """SQLite holds decimals as doubles, which tell so many digits apart."""
 DIVISION_SCALE = 4
@@ -48,9 +50,8 @@ TEMPORALS = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME})
 class SqlType:
     """A type. `length` is bits of an integer, digits of a decimal, most characters of a text.
 
-    `scale`: a decimal's decimals. `is_exact` False: SQLite's value has more than these (AVG, `/`).
-    `is_padded`: a CHAR, which loses the spaces at its end. `is_fixed`: ROUND of a DOUBLE, of which
-    MySQL calculates with so many decimals; it can only be shown.
+    `scale`: decimals. `is_exact` False: SQLite's value has more than these (AVG, `/`).
+    `is_padded`: a CHAR, which loses the spaces at its end.
     """
 
     kind: Kind
@@ -59,11 +60,10 @@ class SqlType:
     is_unsigned: bool = False
     is_exact: bool = True
     is_padded: bool = False
-    is_fixed: bool = False
 
 
 INTEGER = SqlType(Kind.INTEGER, length=64)
-DOUBLE = SqlType(Kind.DOUBLE)
+DOUBLE = SqlType(Kind.DOUBLE, UNFIXED)
 TEXT = SqlType(Kind.TEXT)
 DATE = SqlType(Kind.DATE)
 DATETIME = SqlType(Kind.DATETIME)
@@ -76,7 +76,7 @@ _TYPES = {
     **dict.fromkeys(("INT", "INTEGER"), SqlType(Kind.INTEGER, length=32)),
     "BIGINT": INTEGER,
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC", "FIXED"), SqlType(Kind.DECIMAL, length=10)),
-    "FLOAT": SqlType(Kind.FLOAT),
+    "FLOAT": SqlType(Kind.FLOAT, UNFIXED),
     "DOUBLE": DOUBLE,
     "CHAR": SqlType(Kind.TEXT, length=1, is_padded=True),
     "VARCHAR": TEXT,
@@ -157,19 +157,28 @@ def quote_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """A column. `declared`: the MySQL type as written."""
+    """A column. `default` is a SQLite literal; `declared` the MySQL type as written."""
 
     name: str
     declared: str
     type: SqlType
+    is_nullable: bool = True
+    default: str = "NULL"
+
+    @property
+    def definition(self) -> str:
+        """The column's definition for SQLite's CREATE TABLE."""
+        text = f"{quote_name(self.name)} {_AFFINITIES[self.type.kind]} DEFAULT {self.default}"
+        return text if self.is_nullable else f"{text} NOT NULL"
 
 
 @dataclass(frozen=True, eq=False)
 class TableSchema:
-    """A table, equal only to itself."""
+    """A table, equal only to itself. `keys`: names and columns; PRIMARY is the primary key."""
 
     name: str
     columns: tuple[ColumnSchema, ...]
+    keys: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, ColumnSchema]:
@@ -187,8 +196,9 @@ class TableSchema:
     @cached_property
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
-        columns = (f"{quote_name(c.name)} {_AFFINITIES[c.type.kind]}" for c in self.columns)
-        return f"CREATE TABLE {quote_name(self.name)} ({', '.join(columns)})"
+        definitions = [column.definition for column in self.columns]
+        definitions += [f"UNIQUE ({', '.join(map(quote_name, key))})" for _, key in self.keys]
+        return f"CREATE TABLE {quote_name(self.name)} ({', '.join(definitions)})"
 
 
 @lru_cache(maxsize=1024)
@@ -219,8 +229,13 @@ class Schema:
         return self.by_name[name]
 
 
+def calculated_double(scale: int) -> SqlType:
+    """Returns the type of a floating-point result that shows so many decimals."""
+    return DOUBLE if scale >= UNFIXED else SqlType(Kind.DOUBLE, scale, is_exact=False)
+
+
 def merge_types(types: Iterable[SqlType]) -> SqlType:
-    """Returns the type that CASE, COALESCE or UNION gives to values. Raises: MySQLError (1235).
+    """Returns the type that CASE, COALESCE or UNION gives to values of these types.
 
     >>> merge_types([INTEGER, SqlType(Kind.DECIMAL, 2)]).scale
     2
@@ -229,14 +244,16 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
     known = [t for t in merged if t.kind is not Kind.NULL]
     if not known:
         return NULL
-    kinds = {t.kind for t in known}
-    if (len(kinds) > 1 and not kinds <= NUMBERS) or any(t.is_fixed for t in known):
-        raise Mistake.NOT_SUPPORTED("values of several types in one column")
     if len({t.is_unsigned for t in merged}) > 1 and any(
         t.is_unsigned and t.length == 64 for t in known
     ):
         raise Mistake.NOT_SUPPORTED("a BIGINT UNSIGNED merged with other types")  # a decimal
+    kinds = {t.kind for t in known}
     scale, is_exact = max(t.scale for t in known), all(t.is_exact for t in known)
+    if kinds & FLOATS and kinds <= NUMBERS:
+        return known[0] if kinds == {Kind.FLOAT} else SqlType(Kind.DOUBLE, scale, is_exact=is_exact)
     if len(kinds) == 1:
         return replace(known[0], scale=scale, is_exact=is_exact)
-    return DOUBLE if kinds & FLOATS else SqlType(Kind.DECIMAL, scale, is_exact=is_exact)
+    if kinds <= NUMBERS:
+        return SqlType(Kind.DECIMAL, scale, is_exact=is_exact)
+    return DATETIME if kinds == {Kind.DATE, Kind.DATETIME} else TEXT

@@ -96,13 +96,16 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
     source = add_table(node.table, scope)
     scope.target = table.name
     sets: dict[str, str] = {}
-    scope.refused = changed = set[str]()  # those have the values that they were set to
+    changed: dict[str, Fragment] = {}
     for target, expression in node.assignments:
+        scope.select_list = {}
         scope.find_column(target)
+        scope.select_list = changed  # later ones see the values before them
         column = table.by_name[target.name.lower()]
-        sets[quote_name(column.name)] = _stored(expression, column, 1, scope)
-        changed.add(column.name.lower())
-    scope.refused = ()
+        value = _stored(expression, column, 1, scope)
+        sets[quote_name(column.name)] = value
+        changed[target.name.lower()] = Fragment(f"({value})", column.type, True)
+    scope.select_list = {}
     scope.clause = "where clause"
     where = f" WHERE {compile_condition(node.where, scope)}" if node.where else ""
     if node.tail != nodes.Tail():

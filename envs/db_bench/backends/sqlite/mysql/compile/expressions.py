@@ -6,14 +6,17 @@ from collections.abc import Callable
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    MAX_CHARS,
     STRICT,
     align,
     choose,
     collated,
     compile_condition,
     compile_expression,
+    convert,
     handles,
     kept,
+    rounded,
     to_number,
     to_text,
 )
@@ -54,41 +57,33 @@ def _number_type(text: str) -> SqlType:
     return SqlType(Kind.INTEGER, length=int(text).bit_length() + 1)
 
 
-@handles("+", "-", "*", "/", "DIV", "%")
-def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
-    operator, (first, second) = node
-    left = to_number(compile_expression(first, scope))
-    right = to_number(compile_expression(second, scope))
+def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
     if left.type.is_unsigned or right.type.is_unsigned or types.NULL in (left.type, right.type):
         raise Mistake.NOT_SUPPORTED("arithmetic of UNSIGNED or NULL")
-    if operator in ("+", "-", "*"):
-        return _calculate(left, operator, right)
-    if STRICT.get() and not float(right.literal or 0):  # 1365 where it is zero
-        raise Mistake.NOT_SUPPORTED("a change that divides by what is no literal, or by zero")
-    if operator == "/":
-        return _quotient(left, right)
-    if not left.type.kind is right.type.kind is Kind.INTEGER:
-        raise Mistake.NOT_SUPPORTED(f"{operator} of other numbers than integers")
-    return Fragment(f"({left.sql} {'/' if operator == 'DIV' else '%'} {right.sql})", types.INTEGER)
-
-
-def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
+    scales = (left.type.scale, right.type.scale)
+    scale = sum(scales) if operator == "*" else max(scales)
+    kind = _common_type(left.type, right.type, scale)
     sql = f"({left.sql} {operator} {right.sql})"
-    kinds = {left.type.kind, right.type.kind}
+    if kind.kind is Kind.INTEGER:
+        bits = (left.type.length or 64, right.type.length or 64)
+        length = sum(bits) if operator == "*" else max(bits) + 1
+        if length > 64:
+            return Fragment(f"my_bigint({sql})", types.INTEGER)
+        return Fragment(sql, SqlType(Kind.INTEGER, length=length))
+    if kind.kind is Kind.DECIMAL and kind.is_exact:
+        sql = f"round({sql}, {kind.scale})"  # the double nearest to it: 0.1 + 0.2 = 0.3
+    return Fragment(sql, kind)
+
+
+def _common_type(left: SqlType, right: SqlType, scale: int) -> SqlType:
+    """Returns the type of a sum or product, with `scale` decimals if it is a decimal."""
+    kinds = {left.kind, right.kind}
     if kinds & types.FLOATS:
-        return Fragment(sql, types.DOUBLE)
+        return types.calculated_double(max(left.scale, right.scale))
     if Kind.DECIMAL in kinds:
-        scales = (left.type.scale, right.type.scale)
-        scale = min(sum(scales) if operator == "*" else max(scales), types.MAX_SCALE)
-        if left.type.is_exact and right.type.is_exact:
-            sql = f"round({sql}, {scale})"  # the double nearest to it: 0.1 + 0.2 = 0.3
-            return Fragment(sql, SqlType(Kind.DECIMAL, scale))
-        return Fragment(sql, SqlType(Kind.DECIMAL, scale, is_exact=False))
-    bits = (left.type.length or 64, right.type.length or 64)
-    length = sum(bits) if operator == "*" else max(bits) + 1
-    if length > 64:
-        return Fragment(f"my_bigint({sql})", types.INTEGER)
-    return Fragment(sql, SqlType(Kind.INTEGER, length=length))
+        is_exact = left.is_exact and right.is_exact
+        return SqlType(Kind.DECIMAL, min(scale, types.MAX_SCALE), is_exact=is_exact)
+    return types.INTEGER
 
 
 def _quotient(left: Fragment, right: Fragment) -> Fragment:
@@ -98,7 +93,9 @@ def _quotient(left: Fragment, right: Fragment) -> Fragment:
     before it is rounded for display. One word is done likewise; more digits than that as doubles.
     """
     if {left.type.kind, right.type.kind} & types.FLOATS:
-        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", types.DOUBLE)
+        scale = max(left.type.scale, right.type.scale) + types.DIVISION_SCALE
+        kind = types.calculated_double(scale)
+        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
     scale = min(left.type.scale + types.DIVISION_SCALE, types.MAX_SCALE)
     kind = SqlType(Kind.DECIMAL, scale, is_exact=False)
     if _num_digits(left.type.scale, right.type.scale) <= 9:
@@ -113,9 +110,48 @@ def _num_digits(left: int, right: int) -> int:
     return -(-(first + second + more) // 9) * 9
 
 
+def _integer_quotient(left: Fragment, right: Fragment) -> Fragment:
+    if left.type.kind is right.type.kind is Kind.INTEGER:
+        return Fragment(f"({left.sql} / {right.sql})", types.INTEGER)
+    return Fragment(f"CAST(CAST({left.sql} AS REAL) / {right.sql} AS INTEGER)", types.INTEGER)
+
+
+def modulo(left: Fragment, right: Fragment) -> Fragment:
+    """Returns the remainder, with the sign of the dividend."""
+    kind = _common_type(left.type, right.type, max(left.type.scale, right.type.scale))
+    if kind.kind is Kind.INTEGER:
+        return Fragment(f"({left.sql} % {right.sql})", kind)
+    if kind.kind is Kind.DOUBLE:
+        raise Mistake.NOT_SUPPORTED("% of floating-point numbers")
+    return Fragment(f"my_mod({left.sql}, {right.sql})", kind)
+
+
+_ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {
+    "+": lambda left, right: _calculate(left, "+", right),
+    "-": lambda left, right: _calculate(left, "-", right),
+    "*": lambda left, right: _calculate(left, "*", right),
+    "/": _quotient,
+    "DIV": _integer_quotient,
+    "%": modulo,
+}
+
+
+@handles(*_ARITHMETIC)
+def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
+    operator, (first, second) = node
+    left = to_number(compile_expression(first, scope))
+    right = to_number(compile_expression(second, scope))
+    if STRICT.get() and operator in ("/", "DIV", "%"):
+        right = right._replace(sql=f"my_divisor({right.sql})")
+    return _ARITHMETIC[operator](left, right)
+
+
 @handles("NEGATIVE")
 def _negative(node: nodes.Operator, scope: Scope) -> Fragment:
-    value = to_number(compile_expression(node.operands[0], scope))
+    operand = compile_expression(node.operands[0], scope)
+    if operand.type.kind in types.TEMPORALS:
+        raise Mistake.NOT_SUPPORTED(f"a negative {operand.type.kind}")
+    value = to_number(operand)
     literal = f"-{value.literal}" if value.literal is not None else None
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
     return Fragment(f"(-{value.sql})", kind, literal=literal)
@@ -141,8 +177,18 @@ def _not(node: nodes.Operator, scope: Scope) -> Fragment:
 
 
 def compare(left: Fragment, operator: str, right: Fragment) -> str:
-    """Returns a comparison of two values."""
-    left, right = kept(left), kept(right)
+    """Returns a comparison of two values.
+
+    Two numbers of known decimals of which one is calculated from a DOUBLE are equal if they differ
+    by less than half of the last decimal.
+    """
+    inexact = [v for v in (left, right) if v.type.kind is Kind.DOUBLE and not v.type.is_exact]
+    if inexact and operator != "<=>" and {left.type.kind, right.type.kind} <= types.NUMBERS:
+        scale = max(left.type.scale, right.type.scale)
+        if scale < types.UNFIXED:
+            return f"(round({left.sql} - {right.sql}, {scale}) {operator} 0)"
+        return f"({left.sql} {operator} {right.sql})"
+    left, right = rounded(left), rounded(right)
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
     first, second = align([left, right])
@@ -192,7 +238,15 @@ def _like(node: nodes.Operator, scope: Scope) -> Fragment:
 def _case(node: nodes.Case, scope: Scope) -> Fragment:
     values = [compile_expression(value, scope) for _, value in node.branches]
     values.append(compile_expression(node.default, scope))
-    return choose([compile_condition(condition, scope) for condition, _ in node.branches], values)
+    if node.operand is None:
+        return choose(
+            [compile_condition(condition, scope) for condition, _ in node.branches], values
+        )
+    operand = compile_expression(node.operand, scope)
+    if len(operand.sql) * len(node.branches) > MAX_CHARS:  # each branch has a copy of it
+        raise Mistake.STACK()
+    others = [compile_expression(condition, scope) for condition, _ in node.branches]
+    return choose([" = ".join(align([operand, other])) for other in others], values)
 
 
 @handles(nodes.Cast)
@@ -234,7 +288,8 @@ _MOST = 64
 
 def _coalesce(values: list[Fragment]) -> Fragment:
     kind = types.merge_types(value.type for value in values)
-    return Fragment(f"coalesce({', '.join([value.sql for value in values])}, NULL)", kind)
+    converted = [convert(value, kind).sql for value in values]
+    return Fragment(f"coalesce({', '.join([*converted, 'NULL'])})", kind)
 
 
 def _concat(values: list[Fragment]) -> Fragment:
@@ -242,39 +297,39 @@ def _concat(values: list[Fragment]) -> Fragment:
 
 
 def _numeric(value: Fragment) -> Fragment:
-    if value.type.kind is Kind.NULL:
-        raise Mistake.NOT_SUPPORTED("a function of numbers of NULL")
-    number = to_number(value)
-    is_float = number.type.kind is Kind.FLOAT
-    return number._replace(type=types.DOUBLE) if is_float else number
+    if value.type.kind in types.TEMPORALS | {Kind.NULL}:
+        raise Mistake.NOT_SUPPORTED(f"a function of numbers of {value.type.kind}")
+    return to_number(value)
 
 
 def _abs(values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
-    return Fragment(f"abs({value.sql})", value.type)
+    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
+    return Fragment(f"abs({value.sql})", kind)
 
 
 def _rounded(values: list[Fragment]) -> Fragment:
     """ROUND, whose places are known, for they are the type's decimals."""
     value = _numeric(values[0])
-    places = 0
-    if len(values) > 1:
-        if values[1].literal is None or values[1].type.kind is not Kind.INTEGER:
-            raise Mistake.NOT_SUPPORTED("a number of decimals that is no literal")
-        places = min(max(int(values[1].literal), -types.MAX_SCALE), types.MAX_SCALE)
-    kind = value.type
-    if kind.kind is Kind.DOUBLE:
-        kind = SqlType(Kind.DOUBLE, is_fixed=True)
-    elif kind.kind is Kind.DECIMAL:
-        kind = SqlType(Kind.DECIMAL, max(places, 0))
-    return Fragment(f"my_round({value.sql}, {places}, {int(kind.kind is not Kind.DOUBLE)})", kind)
+    places = _whole_number(values[1]) if len(values) > 1 else 0
+    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
+    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
+        kind = SqlType(kind.kind, min(max(places, 0), types.MAX_SCALE))
+    is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
+    return Fragment(f"my_round({value.sql}, {places}, {is_decimal})", kind)
+
+
+def _whole_number(value: Fragment) -> int:
+    if value.literal is None or value.type.kind is not Kind.INTEGER:
+        raise Mistake.NOT_SUPPORTED("a number of decimals that is no literal")
+    return min(max(int(value.literal), -types.MAX_SCALE), types.MAX_SCALE)
 
 
 def _whole(function: str, values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
-    if value.type.kind is Kind.DOUBLE:
-        raise Mistake.NOT_SUPPORTED("CEIL and FLOOR of floating-point numbers")
-    return Fragment(f"{function}({value.sql})", types.INTEGER)
+    is_double = value.type.kind in types.FLOATS
+    kind = SqlType(Kind.DOUBLE) if is_double else types.INTEGER
+    return Fragment(f"{function}({value.sql})", kind)
 
 
 _SIGNATURES = {
@@ -304,10 +359,11 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
-    is_strict = value.type.kind is Kind.TEXT and STRICT.get()  # 1292 for one that is no date
-    if value.type.kind not in _ALLOWED[letter] | {Kind.NULL} or is_strict:
-        raise Mistake.NOT_SUPPORTED(f"{name} of {value.type.kind}")
-    return value.sql
+    kind = value.type.kind
+    if kind not in _ALLOWED[letter] | {Kind.NULL}:
+        raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
+    is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
+    return f"my_strict_date({value.sql})" if is_date else value.sql
 
 
 def _plain(name: str, letters: str, kind: SqlType) -> Builder:
@@ -405,7 +461,8 @@ def _sum(name: str, distinct: str, value: Fragment) -> Fragment:
         raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
     number = to_number(value)
     if number.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.NULL):
-        return Fragment(f"{name.lower()}({distinct}{number.sql})", types.DOUBLE)
+        scale = number.type.scale + types.DIVISION_SCALE * (name == "AVG")
+        return Fragment(f"{name.lower()}({distinct}{number.sql})", types.calculated_double(scale))
     kind = SqlType(Kind.DECIMAL, number.type.scale, is_exact=number.type.is_exact)
     total = f"sum({distinct}{number.sql})"
     if kind.is_exact and kind.scale:  # floats add up to nearly the decimal

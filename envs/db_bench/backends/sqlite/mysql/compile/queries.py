@@ -18,6 +18,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     collated,
     compile_condition,
     compile_expression,
+    convert,
     handles,
     kept,
 )
@@ -87,8 +88,12 @@ def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
         value = Fragment(quote_name(own.name), own.type, own.is_collated)
         if own.type.kind is Kind.DECIMAL and not own.type.is_exact:
             value = value._replace(type=replace(own.type, scale=column.type.scale))
-        values.append(f"{collated(kept(value))} AS {quote_name(column.name)}")
-    return f"SELECT {', '.join(values)} FROM ({query.sql})"
+        values.append(convert(kept(value), column.type))
+    listed = (
+        f"{collated(value)} AS {quote_name(column.name)}"
+        for value, column in zip(values, columns, strict=True)
+    )
+    return f"SELECT {', '.join(listed)} FROM ({query.sql})"
 
 
 def _compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:

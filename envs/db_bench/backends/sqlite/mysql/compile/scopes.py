@@ -77,8 +77,8 @@ class Scope:
     * `target`: the table that an UPDATE or DELETE changes; its subqueries may not read it.
     * `is_derived`: the result is kept as a table, with names and rounded decimals.
     * `aliases`: the select list's, by name. `select_list`: names that stand for other expressions
-      now (the select list in HAVING and ORDER BY). `refused`: columns that have other values here
-      than SQLite's: those of INSERT within VALUES, those that SET has set already.
+      now (the select list in HAVING, columns set before in UPDATE). `refused`: columns that have
+      other values here than SQLite's: those of INSERT within VALUES.
     * `clause`: the one being compiled, as MySQL's errors name it.
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
       judges them when the groups (`group_sql`: the GROUP BY expressions) are known. HAVING takes
@@ -142,6 +142,8 @@ class Scope:
         name = node.name.lower()
         if name in self.refused:
             raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
+        if name in self.select_list and self.clause == "field list" and node.table:
+            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")  # before or after that?
         if not node.table and name in self.select_list:
             return self.select_list[name]
         matches = [

@@ -14,10 +14,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operator
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize, parse_datetime
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import NUMBER
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import stored_value
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SQLiteValue, SqlType
 
 Handler: TypeAlias = Callable[[Any, Scope], Fragment]
 MAX_CHARS = 256 * 1024
@@ -57,44 +57,80 @@ def compile_condition(node: Expression, scope: Scope) -> str:
 
 
 def to_number(value: Fragment) -> Fragment:
-    """Returns a value as MySQL uses it in arithmetic. Raises: MySQLError (1235)."""
+    """Returns a value as MySQL uses it in arithmetic."""
     kind = value.type.kind
-    if kind in types.TEMPORALS or value.type.is_fixed:
-        raise Mistake.NOT_SUPPORTED("a date as a number, or a calculation with ROUND of a DOUBLE")
-    if kind is not Kind.TEXT:
-        return value
-    literal = value.literal
-    if literal is not None and (NUMBER.fullmatch(literal) or not STRICT.get()):
-        number = NUMBER.match(literal)
-        return Fragment(number[1] if number else "0", types.DOUBLE)
-    if STRICT.get():
-        return Fragment(f"my_number({value.sql})", types.DOUBLE)
-    return Fragment(f"CAST({value.sql} AS REAL)", types.DOUBLE)
+    if kind is Kind.TEXT:
+        literal = value.literal
+        if literal is not None and (NUMBER.fullmatch(literal) or not STRICT.get()):
+            number = NUMBER.match(literal)
+            return Fragment(number[1] if number else "0", types.DOUBLE)
+        if STRICT.get():
+            return Fragment(f"my_number({value.sql})", types.DOUBLE)
+        return Fragment(f"CAST({value.sql} AS REAL)", types.DOUBLE)
+    if kind in types.TEMPORALS:
+        return Fragment(f"my_temporal_number({value.sql})", types.INTEGER)
+    return value
 
 
-def kept(value: Fragment) -> Fragment:
+def rounded(value: Fragment) -> Fragment:
     """Returns a decimal with its type's digits, of which a quotient has more behind them.
 
     A comparison uses the digits that are shown, and so does what is kept in a table between.
     """
     kind = value.type
-    if kind.is_exact:
+    if kind.kind is not Kind.DECIMAL or kind.is_exact:
         return value
     return Fragment(f"round({value.sql}, {kind.scale})", replace(kind, is_exact=True))
 
 
+def kept(value: Fragment) -> Fragment:
+    """Returns a value as a table between holds it: with the digits that its type shows."""
+    if value.type.kind is Kind.DOUBLE and not value.type.is_exact:
+        kind = replace(value.type, is_exact=True)
+        return value._replace(sql=f"round({value.sql}, {kind.scale})", type=kind)
+    return rounded(value)
+
+
 def to_text(value: Fragment) -> Fragment:
-    """Returns a value as MySQL prints it. Raises: MySQLError (1235)."""
+    """Returns a value as MySQL prints it."""
     kind = value.type.kind
-    if value.type.is_fixed:
-        raise Mistake.NOT_SUPPORTED("a text made of ROUND of a DOUBLE")
-    if kind is Kind.DECIMAL:
-        return Fragment(f"my_decimal_text({value.sql}, {value.type.scale})", types.TEXT)
+    if kind is Kind.DECIMAL or (kind is Kind.DOUBLE and value.type.scale < types.UNFIXED):
+        function = "my_decimal_text" if kind is Kind.DECIMAL else "my_fixed_text"
+        return Fragment(f"{function}({value.sql}, {value.type.scale})", types.TEXT)
     if kind in types.FLOATS:
         return Fragment(f"my_float_text({value.sql}, {int(kind is Kind.FLOAT)})", types.TEXT)
     if kind is Kind.INTEGER:
         return Fragment(f"CAST({value.sql} AS TEXT)", types.TEXT)
     return value._replace(type=types.TEXT) if kind in types.TEMPORALS else value
+
+
+def to_temporal(value: Fragment, kind: Kind) -> Fragment:
+    """Returns a value as a DATE, DATETIME or TIME to compare with. Raises: MySQLError (1525)."""
+    if value.type.kind is kind or value.type.kind is Kind.NULL:
+        return value
+    if value.literal is not None:
+        text = normalize(value.literal, kind)
+        if text is None:
+            raise Mistake.BAD_LITERAL(kind.upper(), value.literal)
+        return Fragment(types.quote_text(text), SqlType(kind), literal=text)
+    if Kind.TIME in (kind, value.type.kind) and value.type.kind is not Kind.TEXT:
+        raise Mistake.NOT_SUPPORTED(f"{value.type.kind} as {kind}")
+    if value.type.kind is Kind.DATE and kind is Kind.DATETIME:
+        return Fragment(f"({value.sql} || ' 00:00:00')", types.DATETIME)
+    strict = "my_strict_date" if STRICT.get() and kind is not Kind.TIME else ""
+    return Fragment(f"my_temporal({strict}({value.sql}), '{kind}')", SqlType(kind))
+
+
+def convert(value: Fragment, target: SqlType) -> Fragment:
+    """Returns a value of a CASE, UNION or the like as the type that they have together."""
+    kind = value.type.kind
+    if target.kind is kind or Kind.NULL in (kind, target.kind):
+        return value
+    if target.kind is Kind.TEXT:
+        return to_text(value)
+    if target.kind in types.TEMPORALS:
+        return to_temporal(value, target.kind)
+    return Fragment(to_number(value).sql, target)
 
 
 def collated(value: Fragment) -> str:
@@ -107,37 +143,62 @@ def collated(value: Fragment) -> str:
 def align(values: Sequence[Fragment]) -> list[str]:
     """Returns the SQL of values that are compared with each other, in a common type."""
     kinds = {value.type.kind for value in values} - {Kind.NULL}
+    if any(value.type.kind is Kind.DOUBLE and not value.type.is_exact for value in values):
+        raise Mistake.NOT_SUPPORTED("a list or a comparison with a calculated ROUND of a DOUBLE")
+    if kinds <= types.NUMBERS:
+        return [value.sql for value in values]
     if kinds <= {Kind.TEXT}:
         return [collated(values[0]), *(value.sql for value in values[1:])]
-    if kinds <= types.NUMBERS | {Kind.TEXT}:
+    if kinds & types.TEMPORALS and kinds & types.NUMBERS:
+        if STRICT.get() or len(values) > 2 or not all(map(_is_no_date, values)):
+            raise Mistake.NOT_SUPPORTED("a comparison of a date with a number")
         return [to_number(value).sql for value in values]
-    temporals = kinds & types.TEMPORALS
-    if len(temporals) > 1 or not kinds <= temporals | {Kind.TEXT}:
-        raise Mistake.NOT_SUPPORTED("a comparison of a date with another type")
-    return [_to_temporal(value, *temporals) for value in values]
-
-
-def _to_temporal(value: Fragment, kind: Kind) -> str:
-    """Returns a literal as a DATE, DATETIME or TIME. Raises: MySQLError (1235, 1525)."""
-    if value.type.kind in (kind, Kind.NULL):
-        return value.sql
-    if value.literal is None:
+    if kinds & types.TEMPORALS and any(map(_is_any_text, values)):
         raise Mistake.NOT_SUPPORTED("a comparison of a date with a text")
-    text = normalize(value.literal, kind)
-    if text is None:
-        raise Mistake.BAD_LITERAL(kind.upper(), value.literal)
-    if kind is Kind.DATE and normalize(value.literal, Kind.DATETIME) != f"{text} 00:00:00":
-        raise Mistake.NOT_SUPPORTED("a comparison of a date with a date and time")
-    return types.quote_text(text)
+    if kinds & types.NUMBERS:
+        return [to_number(value).sql for value in values]
+    return [to_temporal(value, _common_temporal(values, kinds)).sql for value in values]
+
+
+def _is_any_text(value: Fragment) -> bool:
+    """Returns whether a value is a text that may be no date: no literal, no sum of dates."""
+    is_text = value.type.kind is Kind.TEXT and value.literal is None
+    return is_text and not _is_sum_of_dates(value)
+
+
+_SUMS_OF_DATES = ("my_date_add(", "my_strict_date_add(")
+
+
+def _is_sum_of_dates(value: Fragment) -> bool:
+    return value.type.kind is Kind.TEXT and value.sql.startswith(_SUMS_OF_DATES)
+
+
+def _is_no_date(value: Fragment) -> bool:
+    """Returns whether a value is a date, or a literal number that MySQL would not read as one."""
+    if value.type.kind not in types.NUMBERS:
+        return value.type.kind is not Kind.TEXT
+    literal = value.literal or ""
+    return literal.isdigit() and (int(literal) < 101 or 1300 <= int(literal) <= 9999)
+
+
+def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:
+    if kinds & types.TEMPORALS == {Kind.TIME}:
+        return Kind.TIME
+    if Kind.DATETIME in kinds or any(_is_sum_of_dates(value) for value in values):
+        return Kind.DATETIME
+    moments = (parse_datetime(v.literal) for v in values if v.literal and v.type.kind is Kind.TEXT)
+    has_time = any(moment and moment.time() != moment.min.time() for moment in moments)
+    return Kind.DATETIME if has_time else Kind.DATE
 
 
 def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
     """Returns a CASE over tests; `values` has one more, for when none holds."""
     kind = types.merge_types(value.type for value in values)
+    *chosen, default = [convert(value, kind).sql for value in values]
     branches = " ".join(
-        f"WHEN {test} THEN {value.sql}" for test, value in zip(tests, values[:-1], strict=True)
+        f"WHEN {test} THEN {value}" for test, value in zip(tests, chosen, strict=True)
     )
-    return Fragment(f"(CASE {branches} ELSE {values[-1].sql} END)", kind)
+    return Fragment(f"(CASE {branches} ELSE {default} END)", kind)
 
 
 def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
@@ -147,7 +208,7 @@ def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
     if column.type.kind is Kind.INTEGER and value.type.kind in types.FLOATS:
         value = Fragment(f"my_round({value.sql}, 0, 0)", value.type)  # halves to even numbers
     if column.type.kind in types.NUMBERS and value.type.kind in types.TEMPORALS:
-        raise Mistake.NOT_SUPPORTED("a date as a number")
+        value = to_number(value)
     if value.literal is not None:
         return _sqlite_literal(stored_value(_python_value(value), column.type, column.name, row))
     if column.type.kind is Kind.TEXT:
@@ -156,7 +217,7 @@ def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
     return f"my_store({value.sql}, {declared}, {name}, {row})"
 
 
-def _sqlite_literal(value: types.SQLiteValue) -> str:
+def _sqlite_literal(value: SQLiteValue) -> str:
     return types.quote_text(value) if isinstance(value, str) else repr(value)
 
 

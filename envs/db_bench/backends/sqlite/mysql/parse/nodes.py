@@ -47,8 +47,9 @@ class Operator(NamedTuple):
 
 
 class Case(NamedTuple):
-    """CASE; `branches`: (condition, result)."""
+    """CASE; `branches`: (condition or value, result)."""
 
+    operand: "Expression | None"
     branches: tuple[tuple["Expression", "Expression"], ...]
     default: "Expression"
 

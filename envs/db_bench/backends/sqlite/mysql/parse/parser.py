@@ -547,8 +547,7 @@ class _Parser:
         return values[0] if len(values) == 1 else Operator("ROW", values)
 
     def _case(self) -> Expression:
-        if self.token.upper != "WHEN" and self._expression():
-            raise Mistake.NOT_SUPPORTED("CASE with a value")
+        operand = None if self.token.upper == "WHEN" else self._expression()
         branches: list[tuple[Expression, Expression]] = []
         while not branches or self.token.upper == "WHEN":
             self._expect("WHEN")
@@ -557,7 +556,7 @@ class _Parser:
             branches.append((condition, self._expression()))
         default = self._expression() if self._accept("ELSE") else _NULL
         self._expect("END")
-        return nodes.Case(tuple(branches), default)
+        return nodes.Case(operand, tuple(branches), default)
 
     def _call(self) -> Expression:
         token = self.token

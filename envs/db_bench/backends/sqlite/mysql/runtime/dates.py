@@ -88,5 +88,22 @@ def _date_part(name: str) -> Function:
     return call
 
 
-DATE_FUNCTIONS = {name: _date_part(name) for name in ("year", "month", "day")}
+def temporal_number(value: str) -> int:
+    """Returns a date or a time as the number of its digits, as MySQL calculates with it."""
+    return int(re.sub(r"[^0-9]", "", value) or 0)
+
+
+def _strict_date(value: SQLiteValue) -> SQLiteValue:
+    """Returns a text that is a date, as one must be in a change. Raises: MySQLError (1292)."""
+    if parse_datetime(value) is None:
+        raise Mistake.TRUNCATED_TEMPORAL("datetime", value)
+    return value
+
+
+DATE_FUNCTIONS: dict[str, Function] = {
+    **{name: _date_part(name) for name in ("year", "month", "day")},
+    "temporal": lambda value, kind: normalize(value, Kind(kind)),
+    "temporal_number": temporal_number,
+    "strict_date": _strict_date,
+}
 """Each gives NULL where an argument is NULL."""

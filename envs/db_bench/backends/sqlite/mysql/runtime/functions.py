@@ -66,6 +66,10 @@ def _quotient(left: float, right: float) -> float | None:
     return float(quotient.quantize(_NINE_DIGITS, rounding=ROUND_DOWN, context=_CONTEXT))
 
 
+def _modulo(left: float, right: float) -> float | None:
+    return float(Decimal(repr(left)) % Decimal(repr(right))) if right else None
+
+
 def _round(value: float, places: int, is_decimal: int) -> float | int:
     if isinstance(value, int) and places >= 0:
         return value
@@ -89,6 +93,12 @@ def _number(text: SQLiteValue) -> SQLiteValue:
     if isinstance(text, str) and not NUMBER.fullmatch(text):
         raise Mistake.TRUNCATED_NUMBER(text)
     return text if text is None else float(text)
+
+
+def _divisor(value: SQLiteValue) -> SQLiteValue:
+    if value == 0:
+        raise Mistake.DIVISION_BY_ZERO()
+    return value
 
 
 def _float_text(value: float, is_single: int) -> str:
@@ -140,14 +150,17 @@ _NULL_IS_NULL: dict[str, Function] = {
     "repeat": _repeat,
     "unsigned": _unsigned,
     "quotient": _quotient,
+    "mod": _modulo,
     "round": _round,
     "ceil": lambda value: _whole(math.ceil(value)),
     "floor": lambda value: _whole(math.floor(value)),
     "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
+    "fixed_text": lambda value, scale: str(to_decimal(repr(round(float(value), scale)), scale)),
     "float_text": _float_text,
     "cast_integer": _cast_integer,
     "text_integer": _text_integer,
     "number": _number,
+    "divisor": _divisor,
 }
 """Each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {"single_row": _single_row, "bigint": _bigint, "store": _store}

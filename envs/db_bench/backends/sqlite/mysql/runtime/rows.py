@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
-from typing import Any
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize
@@ -15,6 +14,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     FLOATS,
     MAX_EXACT_DIGITS,
     TEMPORALS,
+    UNFIXED,
     Kind,
     Row,
     SQLiteValue,
@@ -75,30 +75,49 @@ def _to_double(value: SQLiteValue) -> Value:
     return value + 0.0 if isinstance(value, int | float) else value  # no negative zero
 
 
+def _to_fixed_double(value: SQLiteValue, scale: int) -> Value:
+    number = _to_double(value)
+    return round(number, scale) + 0.0 if isinstance(number, float) else number
+
+
 def _to_text(value: SQLiteValue) -> Value:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _temporal(name: str, read: Callable[[str], Value]) -> Callable[[SQLiteValue], Value]:
+    def convert(value: SQLiteValue) -> Value:
+        if not isinstance(value, str):
+            return value
+        try:
+            return read(value)
+        except (ValueError, OverflowError):
+            raise Mistake.TRUNCATED_TEMPORAL(name, value) from None
+
+    return convert
+
+
 def _read_time(text: str) -> timedelta:
-    hours, minutes, seconds = map(int, text.split(":"))
-    return timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    sign = -1 if text.startswith("-") else 1
+    hours, minutes, seconds = text.lstrip("-").split(":")
+    return sign * timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
 
 
-_CONVERTERS: dict[Kind, Callable[[Any], Value]] = {
+_CONVERTERS: dict[Kind, Callable[[SQLiteValue], Value]] = {
     Kind.INTEGER: _to_integer,
     Kind.FLOAT: _to_single,
     Kind.DOUBLE: _to_double,
     Kind.TEXT: _to_text,
-    Kind.DATE: date.fromisoformat,
-    Kind.DATETIME: datetime.fromisoformat,
-    Kind.TIME: _read_time,
+    Kind.DATE: _temporal("date", lambda text: date.fromisoformat(text[:10])),
+    Kind.DATETIME: _temporal("datetime", datetime.fromisoformat),
+    Kind.TIME: _temporal("time", _read_time),
 }
-"""Of temporal kinds there is nothing but what columns hold, in ISO's form."""
 
 
 @lru_cache(maxsize=256)
-def _converter(kind: SqlType) -> Callable[[Any], Value] | None:
+def _converter(kind: SqlType) -> Callable[[SQLiteValue], Value] | None:
     scale = kind.scale
+    if kind.kind is Kind.DOUBLE and scale < UNFIXED:
+        return lambda value: _to_fixed_double(value, scale)
     if kind.kind is not Kind.DECIMAL:
         return _CONVERTERS.get(kind.kind)
 
@@ -116,7 +135,7 @@ def to_mysql_rows(
 ) -> tuple[Row, ...]:
     """Returns SQLite's rows with values as mysql-connector gives them.
 
-    `types` is empty for statements without a result. Raises: MySQLError (1235, 1690) for a value
+    `types` is empty for statements without a result. Raises: MySQLError (1292, 1690) for a value
     that its type cannot hold, and nothing else whatever is stored.
     """
     converters = [_converter(kind) for kind in types]
