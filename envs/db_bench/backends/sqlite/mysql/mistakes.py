@@ -50,6 +50,10 @@ class Mistake(Enum):
     SUBQUERY_ROWS = "1242 (21000): Subquery returns more than 1 row"
     NO_COLUMNS = "1113 (42000): A table must have at least 1 column"
     NO_TABLES = "1096 (HY000): No tables used"
+    VIEW_COLUMNS = (
+        "1353 (HY000): In definition of view, derived table or common table expression, SELECT "
+        "list and column names list have different column counts"
+    )
     DERIVED_ALIAS = "1248 (42000): Every derived table must have its own alias"
     OUT_OF_RANGE = "1264 (22003): Out of range value for column '{}' at row {}"
     TRUNCATED = "1265 (01000): Data truncated for column '{}' at row {}"

@@ -39,17 +39,38 @@ def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False)
     `is_derived`: its result is kept as a table, with names and rounded decimals.
     """
     scope = Scope(parent.schema, parent, parent.target, is_derived)
+    prefix = _compile_common_tables(node.common_tables, scope)
     if isinstance(node.body, nodes.Select):
         from_sql = _compile_joins(node.body.sources, scope) if node.body.sources else ""
-        return compile_select(node.body, node.tail, scope, from_sql)
+        query = compile_select(node.body, node.tail, scope, from_sql)
+        return query._replace(sql=prefix + query.sql)
     if isinstance(node.body, nodes.Union):
         query = _compile_union(node.body, scope)
     else:
         query = compile_query(node.body, scope, is_derived=True)
-    if node.tail == nodes.Tail():
-        return query
-    sql = f"SELECT * FROM ({query.sql}){_compile_tail(node.tail, query.columns)}"
-    return query._replace(sql=sql, is_limited=node.tail.limit is not None)
+    if node.tail != nodes.Tail():
+        sql = f"SELECT * FROM ({query.sql}){_compile_tail(node.tail, query.columns)}"
+        query = query._replace(sql=sql, is_limited=node.tail.limit is not None)
+    return query._replace(sql=prefix + query.sql)
+
+
+def _compile_common_tables(tables: tuple[nodes.CommonTable, ...], scope: Scope) -> str:
+    parts = []
+    for name, names, node in tables:
+        columns = compile_query(node, scope, is_derived=True)
+        renamed = _renamed(columns.columns, names)
+        scope.common_tables[name.lower()] = renamed
+        listed = ", ".join(quote_name(column.name) for column in renamed)
+        parts.append(f"{quote_name(name)}({listed}) AS ({columns.sql})")
+    return f"WITH {', '.join(parts)} " if parts else ""
+
+
+def _renamed(columns: list[OutputColumn], names: tuple[str, ...]) -> list[OutputColumn]:
+    if not names:
+        return columns
+    if len(names) != len(columns):
+        raise Mistake.VIEW_COLUMNS()
+    return [column._replace(name=name) for column, name in zip(columns, names, strict=True)]
 
 
 def _compile_tail(tail: nodes.Tail, columns: list[OutputColumn]) -> str:
@@ -99,24 +120,37 @@ def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
 def _compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
     """Returns the tables of FROM; adds them to the scope. Raises: MySQLError."""
     sql = ""
-    for source, is_left, condition in joins:
+    for source, side, condition in joins:
+        if side == ",":
+            scope.visible_from = len(scope.sources)  # ON sees only what follows a comma
+        num_before = len(scope.sources)
         table = _compile_source(source, scope)
-        if sql:
-            sql += f" {'LEFT ' if is_left else ''}JOIN "
-        sql += table
+        on = ""
         if condition is not None:
             scope.clause = "on clause"
-            sql += f" ON {compile_condition(condition, scope)}"
+            on = f" ON {compile_condition(condition, scope)}"
             scope.bare.clear()
+        if side == "RIGHT":
+            sql = f"{table} LEFT JOIN {sql if num_before == 1 else f'({sql})'}{on}"
+        elif sql:
+            sql = f"{sql} {'LEFT ' if side == 'LEFT' else ''}JOIN {table}{on}"
+        else:
+            sql = table
+    scope.visible_from = 0
     return sql
 
 
 def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
     if isinstance(node, nodes.Derived):
-        query = compile_query(node.query, Scope(scope.schema, scope.parent), is_derived=True)
+        outer = Scope(scope.schema, scope.parent, common_tables=scope.common_tables)
+        query = compile_query(node.query, outer, is_derived=True)  # it may read a changed table
         scope.add(Source(node.alias, query.columns))
         return f"({query.sql}) AS {quote_name(node.alias)}"
-    return add_table(node, scope)
+    columns = None if node.database else scope.find_common_table(node.name)
+    if columns is None:
+        return add_table(node, scope)
+    scope.add(Source(node.alias, columns))
+    return f"{quote_name(node.name)} AS {quote_name(node.alias)}"
 
 
 def add_table(node: nodes.TableName, scope: Scope) -> str:

@@ -80,6 +80,7 @@ class Scope:
       now (the select list in HAVING, columns set before in UPDATE). `refused`: columns that have
       other values here than SQLite's: those of INSERT within VALUES.
     * `clause`: the one being compiled, as MySQL's errors name it.
+    * `visible_from`: an ON clause sees only the sources since the last comma.
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
       judges them when the groups (`group_sql`: the GROUP BY expressions) are known. HAVING takes
       the names of grouped columns (`group_names`) for these, not for aliases.
@@ -93,10 +94,12 @@ class Scope:
     target: str | None = None
     is_derived: bool = False
     sources: list[Source] = field(default_factory=list)
+    common_tables: dict[str, list[OutputColumn]] = field(default_factory=dict)
     aliases: dict[str, nodes.Expression] = field(default_factory=dict)
     select_list: dict[str, Fragment] = field(default_factory=dict)
     refused: Container[str] = ()
     clause: str = "field list"
+    visible_from: int = 0
     bare: list[BareColumn] = field(default_factory=list)
     group_sql: set[str] = field(default_factory=set)
     group_names: set[str] = field(default_factory=set)
@@ -123,6 +126,13 @@ class Scope:
             yield scope
             scope = scope.parent
 
+    def find_common_table(self, name: str) -> list[OutputColumn] | None:
+        """Returns the columns of a common table expression, None where there is none."""
+        for scope in self._outwards():
+            if name.lower() in scope.common_tables:
+                return scope.common_tables[name.lower()]
+        return None
+
     def find_column(self, node: nodes.ColumnName) -> Fragment:
         """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
         for scope in self._outwards():
@@ -148,7 +158,7 @@ class Scope:
             return self.select_list[name]
         matches = [
             source
-            for source in self.sources
+            for source in self.sources[self.visible_from :]
             if name in source.fragments
             and node.table in ("", source.alias)
             and node.database in ("", source.database)

@@ -90,10 +90,10 @@ class Derived(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A source of FROM, joined to those before it."""
+    """A source of FROM; `side`: how it is joined to those before it: "", ",", LEFT or RIGHT."""
 
     source: TableName | Derived
-    is_left: bool
+    side: str
     condition: "Expression | None"
 
 
@@ -116,6 +116,14 @@ class Union(NamedTuple):
     is_all: bool
 
 
+class CommonTable(NamedTuple):
+    """A query of WITH; `columns` is empty where no names are given."""
+
+    name: str
+    columns: tuple[str, ...]
+    query: "Query"
+
+
 class Tail(NamedTuple):
     """What may follow a query or a change. `limit`: (count, offset)."""
 
@@ -128,6 +136,7 @@ class Query(NamedTuple):
 
     body: "Select | Union | Query"
     tail: Tail = Tail()
+    common_tables: tuple[CommonTable, ...] = ()
 
 
 class Insert(NamedTuple):

@@ -23,7 +23,8 @@ _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
 _PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
 _QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
-_JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT"})
+_JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
+_QUERY_WORDS = frozenset({"SELECT", "WITH"})
 _NULL = nodes.Constant("NULL", "null")
 ItemT = TypeVar("ItemT")
 
@@ -157,7 +158,7 @@ class _Parser:
         """Reads the whole statement."""
         first = self.token.upper
         self._refuse(words.REFUSED_STATEMENTS)
-        if first in ("(", "SELECT"):
+        if first == "(" or first in _QUERY_WORDS:
             return self._query()
         readers = {
             "INSERT": self._insert,
@@ -179,11 +180,11 @@ class _Parser:
         self._accept("INTO")
         table = self._table()
         columns: tuple[str, ...] | None = None
-        if self.token.upper == "(" and self._peek().upper != "SELECT":
+        if self.token.upper == "(" and self._peek().upper not in _QUERY_WORDS:
             columns = self._read_in_parentheses(self._name)
-        self._refuse(("SET", "WITH"), f"INSERT … {self.token.text}")
+        self._refuse(("SET",), "INSERT … SET")
         source: tuple[tuple[Expression, ...], ...] | Query
-        if self.token.upper in ("(", "SELECT"):
+        if self.token.upper == "(" or self.token.upper in _QUERY_WORDS:
             source = self._query()
         elif self._accept("VALUES", "VALUE"):
             source = self._read_list(lambda: self._read_in_parentheses(self._expression))
@@ -272,7 +273,7 @@ class _Parser:
         raise Mistake.NOT_SUPPORTED(f"SET autocommit = {value.text}")
 
     def _describe(self) -> nodes.Node:
-        self._refuse(("SELECT", "WITH", "INSERT", "UPDATE", "DELETE"), "EXPLAIN")
+        self._refuse(_QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}, "EXPLAIN")
         return nodes.PlainStatement("DESCRIBE", self._table())
 
     def _transaction(self) -> nodes.Node:
@@ -288,13 +289,17 @@ class _Parser:
         return self._read_deeper(self._read_query)
 
     def _read_query(self) -> Query:
+        common_tables: tuple[nodes.CommonTable, ...] = ()
+        if self._accept("WITH"):
+            common_tables = self._read_list(self._common_table)
+            self._refuse(("UPDATE", "DELETE"), f"WITH … {self.token.text}")
         query = self._query_member()
         for _ in range(_MAX_CHAIN):
             following = (self._peek().upper, self._peek(2).upper)
             if self.token.upper in ("INTERSECT", "EXCEPT") and "SELECT" in following:
                 raise Mistake.NOT_SUPPORTED(self.token.text)
             if not self._accept("UNION"):
-                return query._replace(tail=self._tail())
+                return query._replace(tail=self._tail(), common_tables=common_tables)
             is_all = self._accept("ALL", "DISTINCT") == "ALL"
             query = Query(nodes.Union(query, self._query_member(), is_all))
         raise Mistake.STACK()
@@ -307,15 +312,19 @@ class _Parser:
 
     def _begins_query(self) -> bool:
         """Returns whether a parenthesis opens a query (none that begins with another one)."""
-        if self.token.upper == "(" and self._peek().upper == "WITH":
-            raise Mistake.NOT_SUPPORTED("WITH")
-        return self.token.upper == "(" and self._peek().upper == "SELECT"
+        return self.token.upper == "(" and self._peek().upper in _QUERY_WORDS
 
     def _subquery(self) -> Query:
         self._expect("(")
         query = self._query()
         self._expect(")")
         return query
+
+    def _common_table(self) -> nodes.CommonTable:
+        name = self._name()
+        columns = self._read_in_parentheses(self._name) if self.token.upper == "(" else ()
+        self._expect("AS")
+        return nodes.CommonTable(name, columns, self._subquery())
 
     def _select(self) -> nodes.Select:
         is_distinct = self._accept("ALL", "DISTINCT", "DISTINCTROW") not in ("", "ALL")
@@ -355,21 +364,18 @@ class _Parser:
     def _sources(self) -> tuple[nodes.Join, ...]:
         if self._accept("DUAL"):
             return ()
-        joins = [nodes.Join(self._source(), False, None)]
-        sides = set()
+        joins = [nodes.Join(self._source(), "", None)]
         while self.token.upper in _JOINS and len(joins) <= _MAX_CHAIN:
-            side = self._accept(",", "LEFT") or "INNER"
-            if side != ",":
-                self._accept("OUTER") if side == "LEFT" else self._accept("INNER", "CROSS")
-                self._expect("JOIN")
+            side = self._accept(",", "LEFT", "RIGHT")
+            if side == ",":
+                joins.append(nodes.Join(self._source(), side, None))
+                continue
+            self._accept("OUTER") if side else self._accept("INNER", "CROSS")
+            self._expect("JOIN")
             source = self._source()
-            has_condition = side == "LEFT" and self._expect("ON")
-            has_condition = has_condition or (side == "INNER" and self._accept("ON"))
+            has_condition = self._expect("ON") if side else self._accept("ON")
             condition = self._expression() if has_condition else None
-            joins.append(nodes.Join(source, side == "LEFT", condition))
-            sides.add(side)
-        if len(sides) > 1 and "," in sides:  # ON sees only the tables behind the comma
-            raise Mistake.NOT_SUPPORTED("commas beside JOIN")
+            joins.append(nodes.Join(source, side, condition))
         if len(joins) > _MAX_CHAIN:
             raise Mistake.STACK()
         return tuple(joins)
