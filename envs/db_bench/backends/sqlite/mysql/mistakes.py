@@ -72,6 +72,7 @@ class Mistake(Enum):
         "1436 (HY000): Thread stack overrun:  246704 bytes used of a 262144 byte stack, and "
         "20000 bytes needed.  Use 'mysqld --thread_stack=#' to specify a bigger stack."
     )
+    DATE_OVERFLOW = "1441 (22008): Datetime function: datetime field overflow"
     BAD_LITERAL = "1525 (HY000): Incorrect {} value: '{}'"
     ARGUMENTS = "1582 (42000): Incorrect parameter count in the call to native function '{}'"
     FUNCTION_SPACE = (

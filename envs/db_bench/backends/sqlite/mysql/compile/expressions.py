@@ -18,10 +18,12 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     kept,
     rounded,
     to_number,
+    to_temporal,
     to_text,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_UNITS, UNITS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 
@@ -251,17 +253,31 @@ def _case(node: nodes.Case, scope: Scope) -> Fragment:
 
 @handles(nodes.Cast)
 def _cast(node: nodes.Cast, scope: Scope) -> Fragment:
-    value = compile_expression(node.value, scope)
+    value, sizes = compile_expression(node.value, scope), node.sizes
+    if node.type_name in ("SIGNED", "UNSIGNED"):
+        number = _to_integer(value)
+        if node.type_name == "SIGNED":
+            return number
+        kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
+        return Fragment(f"my_unsigned({number.sql})", kind)
+    if node.type_name == "DECIMAL":
+        return _to_decimal(value, *(sizes or (10,)))
     if node.type_name == "CHAR":
         text = to_text(value)
+        if sizes:
+            return Fragment(f"substr({text.sql}, 1, {sizes[0]})", types.TEXT)
         return text._replace(sql=f"({text.sql})")  # another expression for GROUP BY
-    if node.type_name == "DECIMAL":
-        return _to_decimal(value, *(node.sizes or (10,)))
-    number = _to_integer(value)
-    if node.type_name == "SIGNED":
-        return number
-    kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
-    return Fragment(f"my_unsigned({number.sql})", kind)
+    if sizes or value.type.kind in types.NUMBERS:
+        raise Mistake.NOT_SUPPORTED(f"CAST of {value.type.kind} AS {node.type_name}")
+    return _cast_to_temporal(value, Kind(node.type_name.lower()))
+
+
+def _cast_to_temporal(value: Fragment, kind: Kind) -> Fragment:
+    """Returns a value as a date or a date and time, NULL where it is none.
+
+    The parentheses tell `DATE(d)` from `d`, which is another expression for GROUP BY.
+    """
+    return Fragment(f"({to_temporal(value._replace(literal=None), kind).sql})", SqlType(kind))
 
 
 def _to_integer(value: Fragment) -> Fragment:
@@ -332,14 +348,37 @@ def _whole(function: str, values: list[Fragment]) -> Fragment:
     return Fragment(f"{function}({value.sql})", kind)
 
 
+def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
+    """A date plus or minus an INTERVAL."""
+    base, amount, unit = values
+    kind = base.type
+    if kind.kind is Kind.DATE and unit.literal not in DATE_UNITS:
+        kind = types.DATETIME
+    elif kind.kind not in (Kind.DATE, Kind.DATETIME):
+        kind = types.TEXT
+    date, unit_sql = _convert("d", base, "INTERVAL"), _convert("u", unit, "INTERVAL")
+    function = "my_strict_date_add" if STRICT.get() else "my_date_add"
+    return Fragment(f"{function}({date}, {amount.sql}, {unit_sql}, {sign})", kind)
+
+
+def _date(values: list[Fragment]) -> Fragment:
+    if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
+        raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
+    return _cast_to_temporal(values[0], Kind.DATE)
+
+
 _SIGNATURES = {
     types.TEXT: """upper(t) lower(t) left(ti) right(ti) substring(tii?) ltrim(t) rtrim(t) trim(t)
-        replace(ttt) repeat(ti)""",
-    types.INTEGER: "length(t) char_length(t) year(d) month(d) day(d)",
+        replace(ttt) repeat(ti) dayname(d) monthname(d) date_format(dt)""",
+    types.INTEGER: """length(t) char_length(t) datediff(dd) year(d) quarter(d) month(d) day(d)
+        dayofweek(d) dayofyear(d) weekday(d) timestampdiff(udd)""",
+    types.DATE: "curdate() last_day(d)",
+    types.DATETIME: "now(x?)",
 }
 """Functions whose type is always the same, with a letter for each argument.
 
-`t` text, `i` whole number, `d` date. The last may be missing (`?`).
+`t` text, `i` whole number, `d` date, `u` unit of time, `x` none that is done. The last may be
+missing (`?`).
 """
 _TEMPLATES = {
     **{name: f"{name.lower()}({{}})" for name in ("LTRIM", "RTRIM", "TRIM")},
@@ -359,8 +398,10 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
+    if letter == "u" and value.literal not in UNITS:
+        raise Mistake.NOT_SUPPORTED(f"{name} with {value.literal}")
     kind = value.type.kind
-    if kind not in _ALLOWED[letter] | {Kind.NULL}:
+    if letter == "x" or (letter in _ALLOWED and kind not in _ALLOWED[letter] | {Kind.NULL}):
         raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
     is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
     return f"my_strict_date({value.sql})" if is_date else value.sql
@@ -395,6 +436,9 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "ROUND": (1, 2, _rounded),
     "CEIL": (1, 1, lambda values: _whole("my_ceil", values)),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
+    "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
+    "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
+    "DATE": (1, 1, _date),
 }
 """The fewest arguments of each function, the most, and what it becomes."""
 _ALIASES = {
@@ -405,6 +449,8 @@ _ALIASES = {
     "CEILING": "CEIL",
     "DAYOFMONTH": "DAY",
     **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
+    "CURRENT_DATE": "CURDATE",
+    "CURRENT_TIMESTAMP": "NOW",
 }
 
 

@@ -492,8 +492,17 @@ class _Parser:
                 return value
             operator = self._advance().upper
             operator = "%" if operator == "MOD" else operator
-            value = Operator(operator, (value, read()))
+            if operators is _SUMS and self._accept("INTERVAL"):
+                value = self._shift(value, "DATE_ADD" if operator == "+" else "DATE_SUB")
+            else:
+                value = Operator(operator, (value, read()))
         raise Mistake.STACK()
+
+    def _shift(self, date: Expression, name: str) -> nodes.Call:
+        """Reads an interval. Raises: MySQLError (1064 for one without a unit)."""
+        amount = self._expression()
+        unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
+        return nodes.Call(name, (date, amount, unit))
 
     def _signed(self) -> Expression:
         sign = self._accept("-", "+")
@@ -510,12 +519,19 @@ class _Parser:
         is_called = self._peek().upper == "("
         if is_called and (self._is_name() or upper in words.CALLABLE):
             return self._call()
+        if upper in words.CALLED_WITHOUT_PARENTHESES:
+            return nodes.Call(self._advance().text, ())
         if self._is_name():
-            if upper in words.FUNCTIONS and self._peek().kind == "text":
+            if upper in words.FUNCTIONS | {"DATE"} and self._peek().kind == "text":
                 raise Mistake.NOT_SUPPORTED(f"{upper} '…'")
             return self._column()
         if upper == "(":
             return self._parenthesized()
+        if self._accept("INTERVAL"):
+            amount = self._expression()
+            unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
+            self._expect("+")
+            return nodes.Call("DATE_ADD", (self._comparison(), amount, unit))  # as far as AND
         if self._accept("EXISTS"):
             return Operator("EXISTS", (self._subquery(),))
         return self._case() if self._accept("CASE") else self.fail()
@@ -579,6 +595,12 @@ class _Parser:
         self._expect("(")
         if upper in ("CAST", "CONVERT"):
             return self._cast("AS" if upper == "CAST" else ",")
+        if upper in words.DATE_SHIFTS:
+            return self._date_shift(name, words.DATE_SHIFTS[upper])
+        unit: tuple[Expression, ...] = ()
+        if upper == "TIMESTAMPDIFF":
+            unit = (nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text"),)
+            self._expect(",")
         is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
@@ -590,18 +612,25 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED(f"{name} … FROM")
         self._expect(")")
         self._refuse(("OVER",), "windows")
-        return nodes.Call(name, arguments, is_distinct)
+        return nodes.Call(name, unit + arguments, is_distinct)
+
+    def _date_shift(self, name: str, shifted: str) -> nodes.Call:
+        date = self._expression()
+        self._expect(",")
+        if not self._accept("INTERVAL"):
+            raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
+        shift = self._shift(date, shifted)
+        self._expect(")")
+        return shift
 
     def _cast(self, separator: str) -> nodes.Cast:
         value = self._expression()
         self._refuse(("USING",))
         self._expect(separator)
-        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR")
+        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
         sizes: tuple[int, ...] = ()
         if name in ("SIGNED", "UNSIGNED"):
             self._accept("INTEGER", "INT")
-        elif name == "CHAR" and self.token.upper == "(":
-            raise Mistake.NOT_SUPPORTED("CAST … AS CHAR(…)")
         elif self.token.upper == "(":
             sizes = self._read_in_parentheses(self._number)
         self._expect(")")

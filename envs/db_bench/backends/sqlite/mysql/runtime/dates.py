@@ -1,7 +1,9 @@
-"""Dates and times as MySQL reads them; SQLite holds them as ISO text."""
+"""Dates and times as MySQL reads, adds and prints them; SQLite holds them as ISO text."""
 
 import re
-from datetime import datetime
+from calendar import monthrange
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
@@ -15,6 +17,17 @@ _PARTS = re.compile(
 _TIME = re.compile(r"\s*(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.0*)?\s*", re.ASCII)
 _BEGINS_LIKE_A_DATE = re.compile(r"\s*[-+]?\d", re.ASCII)
 _MAX_CHARS = 40
+_UNITS = {
+    "SECOND": timedelta(seconds=1),
+    "MINUTE": timedelta(minutes=1),
+    "HOUR": timedelta(hours=1),
+    "DAY": timedelta(days=1),
+    "WEEK": timedelta(weeks=1),
+}
+_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
+UNITS = frozenset({*_UNITS, *_MONTHS})
+DATE_UNITS = frozenset({"DAY", "WEEK", *_MONTHS})
+_WHOLE_NUMBER = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 
 
 def parse_datetime(value: SQLiteValue) -> datetime | None:
@@ -77,20 +90,138 @@ def _normalize_time(text: str) -> str | None:
     return f"{int(hours):02}:{minutes:0>2}:{seconds or '':0>2}"
 
 
-def _date_part(name: str) -> Function:
-    """YEAR, MONTH or DAY of a date."""
-
-    def call(value: SQLiteValue) -> SQLiteValue:
-        moment = parse_datetime(value)
-        parts = moment and {"year": moment.year, "month": moment.month, "day": moment.day}
-        return parts[name] if parts else None
-
-    return call
-
-
 def temporal_number(value: str) -> int:
     """Returns a date or a time as the number of its digits, as MySQL calculates with it."""
     return int(re.sub(r"[^0-9]", "", value) or 0)
+
+
+def add_interval(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str | None:
+    """Returns a date plus `sign` times an interval; None where that is no date."""
+    moment = parse_datetime(value)
+    number = str(amount).strip()
+    if not _WHOLE_NUMBER.fullmatch(number):
+        raise Mistake.NOT_SUPPORTED(f"INTERVAL '{number:.40}'")
+    if moment is None:
+        return None
+    try:
+        moment = _step(moment, sign * int(number), unit)
+    except (OverflowError, ValueError):
+        return None
+    is_date = len(str(value).strip()) <= 10 and unit in DATE_UNITS
+    return moment.date().isoformat() if is_date else moment.isoformat(" ")
+
+
+def _add_strictly(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str:
+    """Returns the sum as a change needs it. Raises: MySQLError (1441) for one beyond all dates."""
+    result = add_interval(value, amount, unit, sign)
+    if result is None:
+        raise Mistake.DATE_OVERFLOW()
+    return result
+
+
+def _step(moment: datetime, count: int, unit: str) -> datetime:
+    if unit in _UNITS:
+        return moment + count * _UNITS[unit]
+    year, month = divmod(moment.year * 12 + moment.month - 1 + count * _MONTHS[unit], 12)
+    day = min(moment.day, monthrange(year, month + 1)[1])
+    return moment.replace(year=year, month=month + 1, day=day)
+
+
+_DIRECTIVES = {
+    "Y": "%Y",
+    "m": "%m",
+    "d": "%d",
+    "M": "%B",
+    "b": "%b",
+    "H": "%H",
+    "i": "%M",
+    **dict.fromkeys("sS", "%S"),
+    "T": "%H:%M:%S",
+    "y": "%y",
+    "j": "%j",
+    "W": "%A",
+    "a": "%a",
+    "w": "%w",
+    **dict.fromkeys("hI", "%I"),
+    "p": "%p",
+    "r": "%I:%M:%S %p",
+}
+"""MySQL's letters of formats as Python's."""
+_UNPADDED: dict[str, Callable[[datetime], str]] = {
+    "c": lambda moment: str(moment.month),
+    "e": lambda moment: str(moment.day),
+    "D": lambda moment: f"{moment.day}{_suffix(moment.day)}",
+    "k": lambda moment: str(moment.hour),
+    "l": lambda moment: str((moment.hour + 11) % 12 + 1),
+}
+_REFUSED_FORMATS = frozenset("fUuVvXx")
+
+
+def _suffix(day: int) -> str:
+    return "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+
+
+def _date_format(value: SQLiteValue, pattern: str) -> str | None:
+    """Returns a date in one of MySQL's formats. Raises: MySQLError (1235)."""
+    moment = parse_datetime(value)
+    if moment is None or not pattern:
+        return None
+
+    def write(match: re.Match[str]) -> str:
+        letter = match[1]
+        if letter in _REFUSED_FORMATS:
+            raise Mistake.NOT_SUPPORTED(f"DATE_FORMAT with {match[0]}")
+        if letter == "Y":  # Python's has no zeros before years below 1000
+            return f"{moment.year:04}"
+        if letter in _UNPADDED:
+            return _UNPADDED[letter](moment)
+        return moment.strftime(_DIRECTIVES[letter]) if letter in _DIRECTIVES else letter
+
+    return re.sub(r"%(.)", write, pattern, flags=re.DOTALL)
+
+
+def _days_between(left: SQLiteValue, right: SQLiteValue) -> int | None:
+    first, second = parse_datetime(left), parse_datetime(right)
+    return (first.date() - second.date()).days if first and second else None
+
+
+def _difference(unit: str, start: SQLiteValue, end: SQLiteValue) -> int | None:
+    """Returns the whole units from `start` to `end` (TIMESTAMPDIFF)."""
+    first, last = parse_datetime(start), parse_datetime(end)
+    if first is None or last is None:
+        return None
+    sign = 1 if last >= first else -1
+    low, high = (first, last) if sign > 0 else (last, first)
+    if unit in _UNITS:
+        return sign * ((high - low) // _UNITS[unit])
+    months = (high.year - low.year) * 12 + high.month - low.month
+    if (high.day, high.time()) < (low.day, low.time()):
+        months -= 1
+    return sign * (months // _MONTHS[unit])
+
+
+_DATE_PARTS: dict[str, Callable[[datetime], SQLiteValue]] = {
+    "year": lambda moment: moment.year,
+    "quarter": lambda moment: (moment.month + 2) // 3,
+    "month": lambda moment: moment.month,
+    "day": lambda moment: moment.day,
+    "dayofweek": lambda moment: moment.isoweekday() % 7 + 1,
+    "dayofyear": lambda moment: moment.timetuple().tm_yday,
+    "weekday": lambda moment: moment.weekday(),
+    "dayname": lambda moment: f"{moment:%A}",
+    "monthname": lambda moment: f"{moment:%B}",
+    "last_day": lambda moment: (
+        moment.replace(day=monthrange(moment.year, moment.month)[1]).date().isoformat()
+    ),
+}
+
+
+def _date_part(part: Callable[[datetime], SQLiteValue]) -> Function:
+    def call(value: SQLiteValue) -> SQLiteValue:
+        moment = parse_datetime(value)
+        return part(moment) if moment else None
+
+    return call
 
 
 def _strict_date(value: SQLiteValue) -> SQLiteValue:
@@ -100,10 +231,21 @@ def _strict_date(value: SQLiteValue) -> SQLiteValue:
     return value
 
 
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0, tzinfo=None)
+
+
 DATE_FUNCTIONS: dict[str, Function] = {
-    **{name: _date_part(name) for name in ("year", "month", "day")},
+    **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
+    "date_add": add_interval,
+    "strict_date_add": _add_strictly,
+    "date_format": _date_format,
+    "now": lambda: _now().isoformat(" "),
+    "curdate": lambda: _now().date().isoformat(),
     "temporal": lambda value, kind: normalize(value, Kind(kind)),
     "temporal_number": temporal_number,
     "strict_date": _strict_date,
+    "datediff": _days_between,
+    "timestampdiff": _difference,
 }
 """Each gives NULL where an argument is NULL."""
