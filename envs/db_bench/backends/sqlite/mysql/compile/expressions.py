@@ -308,6 +308,13 @@ def _coalesce(values: list[Fragment]) -> Fragment:
     return Fragment(f"coalesce({', '.join([*converted, 'NULL'])})", kind)
 
 
+def _nullif(values: list[Fragment]) -> Fragment:
+    first, second = align([rounded(value) for value in values])
+    if first != collated(values[0]):
+        raise Mistake.NOT_SUPPORTED("NULLIF of several types")
+    return Fragment(f"nullif({first}, {second})", values[0].type)
+
+
 def _concat(values: list[Fragment]) -> Fragment:
     return Fragment(f"({' || '.join(to_text(value).sql for value in values)})", types.TEXT)
 
@@ -370,8 +377,8 @@ def _date(values: list[Fragment]) -> Fragment:
 _SIGNATURES = {
     types.TEXT: """upper(t) lower(t) left(ti) right(ti) substring(tii?) ltrim(t) rtrim(t) trim(t)
         replace(ttt) repeat(ti) dayname(d) monthname(d) date_format(dt)""",
-    types.INTEGER: """length(t) char_length(t) datediff(dd) year(d) quarter(d) month(d) day(d)
-        dayofweek(d) dayofyear(d) weekday(d) timestampdiff(udd)""",
+    types.INTEGER: """length(t) char_length(t) locate(tti?) instr(tt) datediff(dd) year(d)
+        quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) timestampdiff(udd)""",
     types.DATE: "curdate() last_day(d)",
     types.DATETIME: "now(x?)",
 }
@@ -386,6 +393,7 @@ _TEMPLATES = {
     "LEFT": "substr({}, 1, max({}, 0))",
     "LENGTH": "length(CAST({} AS BLOB))",
     "CHAR_LENGTH": "length({})",
+    "INSTR": "my_locate({1}, {0})",
 }
 """SQLite's text for those of them that are not a function `my_…` of the runtime."""
 _ALLOWED = {
@@ -431,6 +439,7 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "IF": (3, 3, lambda values: choose([to_number(values[0]).sql], values[1:])),
     "IFNULL": (2, 2, _coalesce),
     "COALESCE": (1, _MOST, _coalesce),
+    "NULLIF": (2, 2, _nullif),
     "CONCAT": (1, _MOST, _concat),
     "ABS": (1, 1, _abs),
     "ROUND": (1, 2, _rounded),
@@ -489,8 +498,10 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
 def _aggregate_over(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if isinstance(node.arguments[0], nodes.Star):
         return Fragment("count(*)", types.INTEGER)
+    if name == "GROUP_CONCAT":
+        return _group_concat(node, scope)
     if len(node.arguments) > 1:
-        raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
+        return _count_rows(node, name, scope)
     value = compile_expression(node.arguments[0], scope)
     distinct = "DISTINCT " if node.is_distinct else ""
     if distinct or scope.is_grouped:
@@ -500,6 +511,27 @@ def _aggregate_over(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if name in ("MIN", "MAX"):
         return Fragment(f"{name.lower()}({collated(value)})", value.type)
     return _sum(name, distinct, value)
+
+
+def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
+    """COUNT(DISTINCT a, b)."""
+    if name != "COUNT" or not node.is_distinct:
+        raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
+    values = ", ".join(kept(compile_expression(v, scope)).sql for v in node.arguments)
+    return Fragment(f"count(DISTINCT my_row_key({values}))", types.INTEGER)
+
+
+def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
+    value = kept(compile_expression(node.arguments[0], scope))
+    separator = compile_expression(node.arguments[1], scope).sql
+    terms = []
+    for term, is_descending in node.order:
+        key = kept(compile_expression(term, scope))
+        if key.literal is not None or (node.is_distinct and key.sql != value.sql):
+            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT in this order")
+        terms += [key.sql, str(int(is_descending))]
+    arguments = (to_text(value).sql, separator, str(int(node.is_distinct)), *terms)
+    return Fragment(f"my_group_concat({', '.join(arguments)})", types.TEXT)
 
 
 def _sum(name: str, distinct: str, value: Fragment) -> Fragment:

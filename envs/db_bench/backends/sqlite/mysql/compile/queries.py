@@ -98,8 +98,10 @@ def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
         kind = replace(types.merge_types((first.type, second.type)), is_exact=True)
         columns.append(first._replace(type=kind))
     # SQLite's UNION gives the last of 'a' and 'A', MySQL's the first.
-    sql = f"{_member(left, columns)} UNION ALL {_member(right, columns)}"
-    return CompiledQuery(sql if node.is_all else f"SELECT DISTINCT * FROM ({sql})", columns)
+    word = "UNION ALL" if node.operator == "UNION" else node.operator
+    sql = f"{_member(left, columns)} {word} {_member(right, columns)}"
+    is_list = word != "UNION ALL" or node.is_all
+    return CompiledQuery(sql if is_list else f"SELECT DISTINCT * FROM ({sql})", columns)
 
 
 def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:

@@ -32,11 +32,12 @@ class Ordered(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function call."""
+    """A function call; `order`: of GROUP_CONCAT."""
 
     name: str
     arguments: tuple["Expression", ...]
     is_distinct: bool = False
+    order: tuple[Ordered, ...] = ()
 
 
 class Operator(NamedTuple):
@@ -109,11 +110,12 @@ class Select(NamedTuple):
 
 
 class Union(NamedTuple):
-    """Two queries."""
+    """Two queries; `operator`: UNION, INTERSECT or EXCEPT."""
 
     left: "Query"
     right: "Query"
     is_all: bool
+    operator: str
 
 
 class CommonTable(NamedTuple):

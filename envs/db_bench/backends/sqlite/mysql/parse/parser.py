@@ -23,6 +23,7 @@ _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
 _PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
 _QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
+_SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
 _QUERY_WORDS = frozenset({"SELECT", "WITH"})
 _NULL = nodes.Constant("NULL", "null")
@@ -106,14 +107,8 @@ class _Parser:
     def _read_in_parentheses(self, read: Callable[[], ItemT]) -> tuple[ItemT, ...]:
         self._expect("(")
         items = self._read_list(read)
-        self._close()
-        return items
-
-    def _close(self) -> None:
-        """Reads a closing parenthesis, not a UNION of queries that are in some themselves."""
-        if self.token.upper == "UNION" and self._peek(-1).upper == ")":
-            raise Mistake.NOT_SUPPORTED("a UNION of queries in parentheses")
         self._expect(")")
+        return items
 
     def _read_deeper(self, read: Callable[[], ItemT]) -> ItemT:
         """Reads what is nested. Raises: MySQLError (1436)."""
@@ -295,13 +290,13 @@ class _Parser:
             self._refuse(("UPDATE", "DELETE"), f"WITH … {self.token.text}")
         query = self._query_member()
         for _ in range(_MAX_CHAIN):
-            following = (self._peek().upper, self._peek(2).upper)
-            if self.token.upper in ("INTERSECT", "EXCEPT") and "SELECT" in following:
-                raise Mistake.NOT_SUPPORTED(self.token.text)
-            if not self._accept("UNION"):
+            operator = self._accept(*_SET_OPERATIONS)
+            if not operator:
                 return query._replace(tail=self._tail(), common_tables=common_tables)
             is_all = self._accept("ALL", "DISTINCT") == "ALL"
-            query = Query(nodes.Union(query, self._query_member(), is_all))
+            if operator != "UNION" and (is_all or isinstance(query.body, nodes.Union)):
+                raise Mistake.NOT_SUPPORTED(f"{operator} ALL, or after another set operation")
+            query = Query(nodes.Union(query, self._query_member(), is_all, operator))
         raise Mistake.STACK()
 
     def _query_member(self) -> Query:
@@ -311,8 +306,18 @@ class _Parser:
         return Query(self._select())
 
     def _begins_query(self) -> bool:
-        """Returns whether a parenthesis opens a query (none that begins with another one)."""
-        return self.token.upper == "(" and self._peek().upper in _QUERY_WORDS
+        """Returns whether a parenthesis opens a query, whose first one may be in another."""
+        offset, depth = 1, 0
+        while self._peek(offset).upper == "(":
+            offset += 1
+        if self.token.upper != "(" or self._peek(offset).upper not in _QUERY_WORDS:
+            return False
+        for place in range(1, len(self._tokens) - self._place if offset > 1 else 0):
+            word = self._peek(place).upper
+            depth += (word == "(") - (word == ")")
+            if depth == 0:
+                return self._peek(place + 1).upper in _SET_OPERATIONS
+        return True
 
     def _subquery(self) -> Query:
         self._expect("(")
@@ -565,7 +570,7 @@ class _Parser:
             return self._subquery()
         self._advance()
         values = self._read_list(self._expression)
-        self._close()
+        self._expect(")")
         return values[0] if len(values) == 1 else Operator("ROW", values)
 
     def _case(self) -> Expression:
@@ -608,11 +613,22 @@ class _Parser:
             arguments = (nodes.Star(),)
         elif is_aggregate or self.token.upper != ")":
             arguments = self._read_list(self._expression)
+        order: tuple[nodes.Ordered, ...] = ()
+        if upper == "GROUP_CONCAT":
+            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
+            joined = arguments[0] if len(arguments) == 1 else nodes.Call("CONCAT", arguments)
+            arguments = (joined, self._separator())
         if upper in words.WITH_FROM and self.token.upper == "FROM":
             raise Mistake.NOT_SUPPORTED(f"{name} … FROM")
         self._expect(")")
         self._refuse(("OVER",), "windows")
-        return nodes.Call(name, unit + arguments, is_distinct)
+        return nodes.Call(name, unit + arguments, is_distinct, order)
+
+    def _separator(self) -> nodes.Constant:
+        if not self._accept("SEPARATOR"):
+            return nodes.Constant(",", "text")
+        text = self._advance().text if self.token.kind == "text" else self.fail()
+        return nodes.Constant(text, "text")
 
     def _date_shift(self, name: str, shifted: str) -> nodes.Call:
         date = self._expression()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, fold
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
@@ -28,6 +29,8 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, SQLite
 MAX_TEXT_CHARS = 1 << 20
 NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
 """A number in a text, which may go on after it; the group is without spaces."""
+_MAX_GROUP_CONCAT_BYTES = 1024
+"""What MySQL cuts off is refused."""
 _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _MAX_WHOLE_CHARS = 18
 _NINE_DIGITS = decimal_unit(9)
@@ -52,6 +55,12 @@ def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
         return ""
     first = start - 1 if start > 0 else len(text) + start
     return text[first : first + length]
+
+
+def _locate(part: str, text: str, start: int = 1) -> int:
+    if not part and start > 1:
+        raise Mistake.NOT_SUPPORTED("LOCATE of nothing from a position")
+    return fold(text).find(fold(part), start - 1) + 1 if 1 <= start <= len(text) + 1 else 0
 
 
 def _repeat(text: str, count: int) -> str | None:
@@ -131,6 +140,10 @@ def _text_integer(text: str) -> int:
     return int(match[0]) if match else 0
 
 
+def _row_key(*values: SQLiteValue) -> str:
+    return repr([collation_key(value) if isinstance(value, str) else value for value in values])
+
+
 def _single_row(count: int, value: SQLiteValue) -> SQLiteValue:
     if count > 1:
         raise Mistake.SUBQUERY_ROWS()
@@ -148,6 +161,8 @@ _NULL_IS_NULL: dict[str, Function] = {
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
     "repeat": _repeat,
+    "row_key": _row_key,
+    "locate": _locate,
     "unsigned": _unsigned,
     "quotient": _quotient,
     "mod": _modulo,
@@ -164,6 +179,42 @@ _NULL_IS_NULL: dict[str, Function] = {
 }
 """Each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {"single_row": _single_row, "bigint": _bigint, "store": _store}
+
+
+class _GroupConcat:
+    """GROUP_CONCAT of one group."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, tuple[SQLiteValue, ...]]] = []
+        self._seen: set[str] = set()
+        self._num_bytes = 0
+        self._separator = ""
+
+    def step(self, text: str | None, separator: str, is_distinct: int, *order: SQLiteValue) -> None:
+        """Takes a row: its text, and what it is ordered by."""
+        if text is None:
+            return
+        if is_distinct and collation_key(text) in self._seen:
+            return
+        self._seen.add(collation_key(text) if is_distinct else "")
+        self._num_bytes += len(text.encode()) + len(separator.encode())
+        if self._num_bytes > _MAX_GROUP_CONCAT_BYTES:
+            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT of so many characters")
+        self._separator = separator
+        self._rows.append((text, order))
+
+    def finalize(self) -> str | None:
+        """Returns the texts in order."""
+        rows = self._rows
+        num_terms = len(rows[0][1]) if rows else 0
+        for place in range(num_terms - 2, -1, -2):
+            is_descending = bool(rows[0][1][place + 1])
+            rows.sort(key=lambda row: _sort_key(row[1][place]), reverse=is_descending)
+        return self._separator.join(text for text, _ in rows) if rows else None
+
+
+def _sort_key(value: SQLiteValue) -> tuple[bool, object]:
+    return value is not None, collation_key(value) if isinstance(value, str) else value or 0
 
 
 class FunctionErrors:
@@ -210,6 +261,10 @@ def install_functions(
 
         return call
 
+    class GroupConcat(_GroupConcat):
+        step = guarded(_GroupConcat.step)  # type: ignore[assignment]
+
+    connection.create_aggregate("my_group_concat", -1, GroupConcat)  # type: ignore[arg-type]
     for name, function in _ALL.items():
         connection.create_function(f"my_{name}", -1, guarded(function))
     return errors
