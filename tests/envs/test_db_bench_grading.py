@@ -149,7 +149,7 @@ def test_a_label_with_a_query_allows_the_querys_other_ties(database):
         ("SELECT name FROM pets ORDER BY age", (0, 1, 2, 3, 3), 0, 5),
         ("SELECT * FROM pets ORDER BY kind LIMIT 1, 2", (0, 0, 1, 1, 2), 1, 2),
         ("SELECT kind AS k FROM pets ORDER BY LENGTH(k) LIMIT 9", (0, 0, 0, 0, 0), 0, 5),
-        ("SELECT kind, name FROM pets ORDER BY kind, name LIMIT 2 OFFSET 4", (0, 1, 2, 3, 4), 4, 1),
+        ("SELECT kind, name FROM pets ORDER BY 1, 2 LIMIT 2 OFFSET 4", (0, 1, 2, 3, 4), 4, 1),
         ("SELECT DISTINCT kind FROM pets ORDER BY kind", (0, 1, 2), 0, 3),
         ("SELECT 1 AS a UNION ALL SELECT 1 ORDER BY a", (0, 0), 0, 2),
         ("SELECT name FROM pets LIMIT 3", (0, 0, 0, 0, 0), 0, 3),
@@ -168,9 +168,9 @@ def test_what_is_no_gold_query_has_no_gold_rows(database, sql):
 
 GROW = "UPDATE pets SET age = age + 1 WHERE kind = 'cat'"
 WIDEN = (
-    "DROP TABLE pets; CREATE TABLE pets (name VARCHAR(20), kind TEXT, age INT, extra INT); "
-    "INSERT INTO pets (name, kind, age) VALUES ('Ada', 'cat', 4), ('Bo', 'dog', 5), "
-    "('Cy', 'cat', 6), ('Di', 'emu', 1), ('Ed', 'dog', NULL)"
+    "CREATE TABLE p (a TEXT, b TEXT, c INT); INSERT INTO p SELECT * FROM pets; DROP TABLE pets; "
+    "CREATE TABLE pets (name VARCHAR(20), kind TEXT, age INT, extra INT); "
+    "INSERT INTO pets (name, kind, age) SELECT * FROM p"
 )
 
 
@@ -178,7 +178,7 @@ WIDEN = (
     ("sql", "is_right"),
     [
         (GROW, True),
-        ("UPDATE pets SET age = CASE WHEN age = 3 THEN 4 ELSE 6 END WHERE kind = 'cat'", True),
+        ("UPDATE pets SET age = CASE age WHEN 3 THEN 4 ELSE 6 END WHERE kind = 'cat'", True),
         ("UPDATE pets SET age = age + 1", False),
         ("SELECT 1", False),
         (f"{GROW}; INSERT INTO pets VALUES ('Fi', 'cat', 1)", False),
@@ -270,7 +270,7 @@ def test_a_double_may_be_near_a_number_that_another_row_had(database, sql):
 
 
 def test_numbers_that_change_places_must_change_them(database):
-    gold = "UPDATE w SET x = CASE WHEN id = 1 THEN 1000.0 + 1e-7 ELSE 1000.0 END WHERE id < 3"
+    gold = "UPDATE w SET x = CASE id WHEN 1 THEN 1000.0 + 1e-7 ELSE 1000.0 END WHERE id < 3"
     table = Table("w", WEIGHTS.columns, ((1, 1000.0, 0), (2, 1000.0 + 1e-7, 0)))
     assert is_right_change(database, gold, gold, table)
     assert not is_right_change(database, gold, "SELECT 1", table)

@@ -71,6 +71,7 @@ def test_syntax_errors_cite_the_text_from_the_offending_word(mysql, sql, near, l
         ("SELECT 1 FROM staff GROUP BY x", "1054 (42S22): Unknown column 'x' in 'group statement'"),
         ("SELECT team FROM staff GROUP BY team HAVING age > 1", "1054 (42S22): Unknown column 'age' in 'having clause'"),
         ("SELECT 1 FROM staff JOIN team ON x = 1", "1054 (42S22): Unknown column 'x' in 'on clause'"),
+        ("SELECT id FROM staff ORDER BY 7", "1054 (42S22): Unknown column '7' in 'order clause'"),
         ("SELECT * FROM nope", "1146 (42S02): Table 'shop.nope' doesn't exist"),
         ("SELECT * FROM Staff", "1146 (42S02): Table 'shop.Staff' doesn't exist"),
         ("SELECT * FROM sqlite_master", "1146 (42S02): Table 'shop.sqlite_master' doesn't exist"),
@@ -142,6 +143,7 @@ def test_what_reaches_beyond_the_database_is_denied(mysql, sql, number):
         f"SELECT {'CASE WHEN 1 THEN ' * 300}1{' END' * 300}",
         f"SELECT 1{' UNION SELECT 1' * 300}",
         f"SELECT {'1 = ' * 300}1",
+        f"SELECT CASE CONCAT('{'x' * 5000}') {'WHEN 1 THEN 1 ' * 60}END",
     ],
 )
 def test_deep_nesting_is_an_error_of_mysql(mysql, sql):

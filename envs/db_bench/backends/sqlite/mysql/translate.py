@@ -6,14 +6,17 @@ from sys import getsizeof
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
+    compile_query,
+    find_table,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import CompiledQuery, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import STRICT
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.parser import parse
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import Statement
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
 
 
 class StatementKind(StrEnum):
@@ -83,11 +86,14 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
 def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
     if node.words in ("BEGIN", "COMMIT", "ROLLBACK", "AUTOCOMMIT ON", "AUTOCOMMIT OFF"):
         return Translation(StatementKind(node.words.lower()))
-    if node.table is None:
+    if node.words == "SHOW TABLES":
         return _read(changes.show_tables(schema))
     if node.words == "DESCRIBE":
-        return _read(changes.describe(node.table, schema))
-    return _define(changes.compile_drop(node.table, schema))
+        return _read(changes.describe(node.tables[0], schema))
+    if node.words == "TRUNCATE":
+        table = find_table(node.tables[0], schema)
+        return _define(((f"DELETE FROM {quote_name(table.name)}",), schema))
+    return _define(changes.compile_drop(node, schema))
 
 
 def _read(query: CompiledQuery) -> Translation:

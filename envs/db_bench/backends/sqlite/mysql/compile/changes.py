@@ -136,6 +136,8 @@ def compile_create(node: nodes.Create, schema: Schema) -> Definition:
     """Translates CREATE TABLE. Raises: MySQLError."""
     name = node.table.name
     check_database(node.table, schema, "CREATE")
+    if name in schema.by_name and node.if_not_exists:
+        return (), schema
     if not types.is_name(name) or name.lower().startswith("sqlite_"):
         raise Mistake.WRONG_TABLE_NAME(name)
     if any(table.name.lower() == name.lower() for table in schema.tables):
@@ -152,13 +154,17 @@ def compile_create(node: nodes.Create, schema: Schema) -> Definition:
     return (table.sqlite_ddl,), Schema(schema.name, (*schema.tables, table))
 
 
-def compile_drop(node: nodes.TableName, schema: Schema) -> Definition:
+def compile_drop(node: nodes.PlainStatement, schema: Schema) -> Definition:
     """Translates DROP TABLE. Raises: MySQLError (1051)."""
-    check_database(node, schema, "DROP")
-    if node.name not in schema.by_name:
-        raise Mistake.UNKNOWN_TABLE(f"{schema.name}.{node.name}")
-    left = tuple(table for table in schema.tables if table.name != node.name)
-    return (f"DROP TABLE {quote_name(node.name)}",), Schema(schema.name, left)
+    for table in node.tables:
+        check_database(table, schema, "DROP")
+    names = dict.fromkeys(table.name for table in node.tables)
+    unknown = [f"{schema.name}.{name}" for name in names if name not in schema.by_name]
+    if unknown and node.words == "DROP":
+        raise Mistake.UNKNOWN_TABLE(",".join(unknown))
+    known = [name for name in names if name in schema.by_name]
+    left = tuple(table for table in schema.tables if table.name not in known)
+    return tuple(f"DROP TABLE {quote_name(name)}" for name in known), Schema(schema.name, left)
 
 
 def _query(rows: Iterable[Sequence[str | None]], num_columns: int = 1) -> CompiledQuery:

@@ -378,14 +378,15 @@ _SIGNATURES = {
     types.TEXT: """upper(t) lower(t) left(ti) right(ti) substring(tii?) ltrim(t) rtrim(t) trim(t)
         replace(ttt) repeat(ti) dayname(d) monthname(d) date_format(dt)""",
     types.INTEGER: """length(t) char_length(t) locate(tti?) instr(tt) datediff(dd) year(d)
-        quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) timestampdiff(udd)""",
+        quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) isnull(a)
+        timestampdiff(udd)""",
     types.DATE: "curdate() last_day(d)",
     types.DATETIME: "now(x?)",
 }
 """Functions whose type is always the same, with a letter for each argument.
 
-`t` text, `i` whole number, `d` date, `u` unit of time, `x` none that is done. The last may be
-missing (`?`).
+`t` text, `i` whole number, `d` date, `u` unit of time, `a` any, `x` none that is done. The last
+may be missing (`?`).
 """
 _TEMPLATES = {
     **{name: f"{name.lower()}({{}})" for name in ("LTRIM", "RTRIM", "TRIM")},
@@ -393,6 +394,7 @@ _TEMPLATES = {
     "LEFT": "substr({}, 1, max({}, 0))",
     "LENGTH": "length(CAST({} AS BLOB))",
     "CHAR_LENGTH": "length({})",
+    "ISNULL": "({} IS NULL)",
     "INSTR": "my_locate({1}, {0})",
 }
 """SQLite's text for those of them that are not a function `my_…` of the runtime."""

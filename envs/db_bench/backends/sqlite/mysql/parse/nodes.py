@@ -163,13 +163,14 @@ class Create(NamedTuple):
 
     table: TableName
     columns: tuple[tuple[str, str], ...]
+    if_not_exists: bool
 
 
 class PlainStatement(NamedTuple):
-    """Another statement: "DROP", "DESCRIBE", "SHOW TABLES", "COMMIT"."""
+    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "COMMIT"."""
 
     words: str
-    table: TableName | None = None
+    tables: tuple[TableName, ...] = ()
 
 
 Node: TypeAlias = Query | Insert | Change | Create | PlainStatement

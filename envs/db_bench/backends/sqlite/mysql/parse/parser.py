@@ -163,6 +163,7 @@ class _Parser:
             "DROP": self._drop,
             "SHOW": self._show,
             "SET": self._set,
+            "TRUNCATE": self._truncate,
             **dict.fromkeys(("DESCRIBE", "DESC"), self._describe),
             **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), self._transaction),
         }
@@ -220,14 +221,14 @@ class _Parser:
 
     def _create(self) -> nodes.Node:
         self._expect("TABLE")
-        if self._accept_all("IF", "NOT", "EXISTS"):
-            raise Mistake.NOT_SUPPORTED("CREATE TABLE IF NOT EXISTS")
+        if_not_exists = self._accept_all("IF", "NOT", "EXISTS")
         table = self._table()
         if self.token.upper in ("SELECT", "AS", "LIKE") or self._peek().upper == "LIKE":
             raise Mistake.NOT_SUPPORTED("CREATE TABLE from another one")
         if self.token.kind == "end":
             raise Mistake.NO_COLUMNS()
-        return nodes.Create(table, self._read_in_parentheses(self._definition))
+        columns = self._read_in_parentheses(self._definition)
+        return nodes.Create(table, columns, if_not_exists)
 
     def _definition(self) -> tuple[str, str]:
         """Reads a column's name and type."""
@@ -246,11 +247,8 @@ class _Parser:
 
     def _drop(self) -> nodes.Node:
         self._expect("TABLE")
-        if self._accept_all("IF", "EXISTS"):
-            raise Mistake.NOT_SUPPORTED("DROP TABLE IF EXISTS")
-        table = self._table()
-        self._refuse((",",), "DROP of several tables")
-        return nodes.PlainStatement("DROP", table)
+        command = "DROP IF EXISTS" if self._accept_all("IF", "EXISTS") else "DROP"
+        return nodes.PlainStatement(command, self._read_list(self._table))
 
     def _show(self) -> nodes.Node:
         if not self._accept("TABLES") or self.token.kind != "end":
@@ -269,7 +267,11 @@ class _Parser:
 
     def _describe(self) -> nodes.Node:
         self._refuse(_QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}, "EXPLAIN")
-        return nodes.PlainStatement("DESCRIBE", self._table())
+        return nodes.PlainStatement("DESCRIBE", (self._table(),))
+
+    def _truncate(self) -> nodes.Node:
+        self._accept("TABLE")
+        return nodes.PlainStatement("TRUNCATE", (self._table(),))
 
     def _transaction(self) -> nodes.Node:
         word = self._peek(-1).upper
