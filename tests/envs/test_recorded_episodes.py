@@ -17,7 +17,8 @@ KNOWN = frozenset({
     ("1055", "1235"),  # of two mistakes the other one,
     ("1054", "1055"),
     ("1064", "1235"),
-    ("1064", "4161"),  # a number of MariaDB's own
+    ("1241", "4078"),  # numbers of MariaDB's own
+    ("1064", "4161"),
 })  # fmt: skip
 """(SQLite, MariaDB 10.11) where MySQL 8 is as SQLite: see mysql_differences.md."""
 
@@ -74,6 +75,6 @@ def test_recorded_episodes_go_as_on_a_server(shared_data: Path, mysql_url: str) 
                     differing.append((action, ours, theirs))
     assert differing == []
     assert num_steps > 3000
-    assert num_refused <= 20  # of 3,844
+    assert num_refused <= 7  # of 3,844
     assert sum(kinds.values()) <= 60, kinds
     assert num_ties <= 10
