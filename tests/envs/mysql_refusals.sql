@@ -197,9 +197,6 @@ SELECT TRIM(LEADING 'A' FROM name) FROM staff
 SELECT TRIM('A' FROM name) FROM staff
 SELECT id FROM staff WHERE hired > 20200101
 INSERT INTO team SET label = 'a'
-UPDATE staff JOIN team ON label = team SET age = budget
-UPDATE staff, team SET age = budget
-DELETE staff FROM staff JOIN team ON label = team
 DELETE FROM staff USING staff JOIN team
 CREATE TABLE z (a INT NOT NULL)
 CREATE TABLE z (a INT PRIMARY KEY)

@@ -83,6 +83,7 @@ def test_what_was_wrong_once_is_right(mysql, sql, rows):
         ("SELECT id FROM staff WHERE (team, age) IN ('hr', 'IT')", 1241),
         ("CREATE TABLE z", 1113),
         ("SELECT staff.id", 1109),
+        ("DELETE s FROM nowhere", 1109),
         ("SELECT missing FROM staff WHERE 1e400 > 1", 1367),
         ("SELECT 1 FROM staff GROUP BY SUM(id)", 1111),
         ("SELECT COUNT(*) FROM staff GROUP BY 1", 1056),

@@ -23,6 +23,7 @@ class Mistake(Enum):
     UNKNOWN_TABLE = "1051 (42S02): Unknown table '{}'"
     AMBIGUOUS = "1052 (23000): Column '{}' in {} is ambiguous"
     UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in {}"
+    NOT_UPDATABLE = "1288 (HY000): The target table {} of the UPDATE is not updatable"
     UNKNOWN_COLUMN = "1054 (42S22): Unknown column '{}' in '{}'"
     WRONG_GROUP_FIELD = "1056 (42000): Can't group on '{}'"
     DUPLICATE_COLUMN = "1060 (42S21): Duplicate column name '{}'"

@@ -41,7 +41,7 @@ def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False)
     scope = Scope(parent.schema, parent, parent.target, is_derived)
     prefix = _compile_common_tables(node.common_tables, scope)
     if isinstance(node.body, nodes.Select):
-        from_sql = _compile_joins(node.body.sources, scope) if node.body.sources else ""
+        from_sql = compile_joins(node.body.sources, scope) if node.body.sources else ""
         query = compile_select(node.body, node.tail, scope, from_sql)
         return query._replace(sql=prefix + query.sql)
     if isinstance(node.body, nodes.Union):
@@ -119,7 +119,7 @@ def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
     return f"SELECT {', '.join(listed)} FROM ({query.sql})"
 
 
-def _compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
+def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
     """Returns the tables of FROM; adds them to the scope. Raises: MySQLError."""
     sql = ""
     for source, side, condition in joins:
@@ -150,12 +150,12 @@ def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
         return f"({query.sql}) AS {quote_name(node.alias)}"
     columns = None if node.database else scope.find_common_table(node.name)
     if columns is None:
-        return add_table(node, scope)
+        return _add_table(node, scope)
     scope.add(Source(node.alias, columns))
     return f"{quote_name(node.name)} AS {quote_name(node.alias)}"
 
 
-def add_table(node: nodes.TableName, scope: Scope) -> str:
+def _add_table(node: nodes.TableName, scope: Scope) -> str:
     """Returns a table as FROM names it; adds it to the scope. Raises: MySQLError."""
     table = find_table(node, scope.schema)
     if scope.target == node.name:

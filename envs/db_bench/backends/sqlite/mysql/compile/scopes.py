@@ -152,8 +152,9 @@ class Scope:
         name = node.name.lower()
         if name in self.refused:
             raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
-        if name in self.select_list and self.clause == "field list" and node.table:
-            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")  # before or after that?
+        is_change = self.clause == "field list" and (node.table or len(self.sources) > 1)
+        if name in self.select_list and is_change:  # the value before, or the one that SET gave?
+            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")
         if not node.table and name in self.select_list:
             return self.select_list[name]
         matches = [

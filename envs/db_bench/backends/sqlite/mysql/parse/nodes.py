@@ -149,11 +149,18 @@ class Insert(NamedTuple):
     source: tuple[tuple[Expression, ...], ...] | Query
 
 
-class Change(NamedTuple):
-    """UPDATE of a table, or DELETE from it: without assignments."""
+Assignments: TypeAlias = tuple[tuple[ColumnName, Expression], ...]
 
-    table: TableName
-    assignments: tuple[tuple[ColumnName, Expression], ...]
+
+class Change(NamedTuple):
+    """UPDATE of one table, or DELETE from one, without assignments.
+
+    `target`: which table DELETE names before FROM; `sources`: the tables, joined.
+    """
+
+    target: str
+    sources: tuple[Join, ...]
+    assignments: Assignments
     where: "Expression | None"
     tail: Tail
 

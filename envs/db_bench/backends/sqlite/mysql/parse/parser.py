@@ -191,10 +191,9 @@ class _Parser:
         return nodes.Insert(table, columns, source)
 
     def _update(self) -> nodes.Node:
-        table = self._aliased_table()
-        self._refuse(_JOINS, "UPDATE of several tables")
+        sources = self._sources()
         self._expect("SET")
-        return self._change(table, self._read_list(self._assignment))
+        return self._change("", sources, self._read_list(self._assignment))
 
     def _assignment(self) -> tuple[nodes.ColumnName, Expression]:
         column = self._column()
@@ -204,20 +203,20 @@ class _Parser:
         return column, self._expression()
 
     def _delete(self) -> nodes.Node:
-        if self._is_name() and self._peek().upper in ("FROM", ",", "."):
-            raise Mistake.NOT_SUPPORTED("DELETE of tables before FROM")
+        target = ""
+        if self.token.upper != "FROM":
+            target = self.fail() if self.token.upper in words.REFUSED else self._name()
+            self._refuse((",", "."), "DELETE from several tables")
         self._expect("FROM")
-        table = self._aliased_table()
-        self._refuse({*_JOINS, "USING"}, "DELETE from several tables")
-        return self._change(table, ())
+        sources = self._sources() if target else (nodes.Join(self._aliased_table(), "", None),)
+        self._refuse({*_JOINS, ".", "USING"}, "DELETE … USING")
+        return self._change(target, sources, ())
 
     def _change(
-        self,
-        table: nodes.TableName,
-        assignments: tuple[tuple[nodes.ColumnName, Expression], ...],
+        self, target: str, sources: tuple[nodes.Join, ...], assignments: nodes.Assignments
     ) -> nodes.Node:
         where = self._expression() if self._accept("WHERE") else None
-        return nodes.Change(table, assignments, where, self._tail(is_change=True))
+        return nodes.Change(target, sources, assignments, where, self._tail(is_change=True))
 
     def _create(self) -> nodes.Node:
         self._expect("TABLE")

@@ -140,6 +140,12 @@ def _text_integer(text: str) -> int:
     return int(match[0]) if match else 0
 
 
+def _single_value(count: int, value: SQLiteValue) -> SQLiteValue:
+    if count > 1:
+        raise Mistake.NOT_SUPPORTED("UPDATE of a row that is joined to several values")
+    return value
+
+
 def _row_key(*values: SQLiteValue) -> str:
     return repr([collation_key(value) if isinstance(value, str) else value for value in values])
 
@@ -178,7 +184,12 @@ _NULL_IS_NULL: dict[str, Function] = {
     "divisor": _divisor,
 }
 """Each gives NULL where an argument is NULL."""
-_FUNCTIONS: dict[str, Function] = {"single_row": _single_row, "bigint": _bigint, "store": _store}
+_FUNCTIONS: dict[str, Function] = {
+    "single_row": _single_row,
+    "single_value": _single_value,
+    "bigint": _bigint,
+    "store": _store,
+}
 
 
 class _GroupConcat:
