@@ -145,6 +145,7 @@ def test_functions_of_dates(mysql, expression, value):
         ("WITH c(x) AS (SELECT id FROM staff) SELECT MAX(x) FROM c", [(5,)]),
         ("SELECT boss FROM team UNION SELECT 'Alice' ORDER BY 1", [("Alice",), ("Carol",), ("Zed",)]),
         ("(SELECT id FROM staff ORDER BY id DESC LIMIT 1) UNION ALL SELECT 9", [(5,), (9,)]),
+        ("SELECT id, RANK() OVER (ORDER BY pay DESC) FROM staff WHERE age < 31", [(1, 1), (2, 2)]),
         ("SELECT `COUNT(*)` FROM (SELECT COUNT(*) FROM staff) x", [(5,)]),
         ("SELECT 1 FROM DUAL", [(1,)]),
         ("SELECT shop.staff.id FROM shop.staff WHERE staff.id = 1", [(1,)]),

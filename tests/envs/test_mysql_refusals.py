@@ -79,6 +79,7 @@ def test_what_was_wrong_once_is_right(mysql, sql, rows):
         ("SELECT id AS n FROM staff HAVING id > 1", 1054),
         ("SELECT ISNULL(id, 5) FROM staff", 1582),
         ("SELECT other.f(1)", 1370),
+        ("SELECT 1 FROM staff WHERE ROW_NUMBER() OVER () = 1", 3593),
         ("INSERT INTO team (label) VALUES (1), (2, 3)", 1136),
         ("SELECT id FROM staff WHERE (team, age) IN ('hr', 'IT')", 1241),
         ("CREATE TABLE z", 1113),

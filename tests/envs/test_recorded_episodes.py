@@ -17,6 +17,7 @@ KNOWN = frozenset({
     ("1055", "1235"),  # of two mistakes the other one,
     ("1054", "1055"),
     ("1064", "1235"),
+    ("3593", "1054"),
     ("1241", "4078"),  # numbers of MariaDB's own
     ("1064", "4161"),
 })  # fmt: skip
@@ -56,18 +57,16 @@ def names_the_schema(action: str) -> bool:
 def test_recorded_episodes_go_as_on_a_server(shared_data: Path, mysql_url: str) -> None:
     path = shared_data / "recorded" / "coder_05b_db_bench.jsonl.gz"
     pairs = zip(replay(path, "sqlite"), replay(path, mysql_url), strict=True)
-    differing, num_steps, num_ties, num_refused = [], 0, 0, 0
+    differing, num_steps, num_ties = [], 0, 0
     kinds: Counter[tuple[str, str]] = Counter()
     for embedded, served in pairs:
         assert [step[2] for step in embedded] == [step[2] for step in served], embedded
         for (action, ours, _), (_, theirs, _) in zip(embedded, served, strict=True):
             num_steps += 1
             pair = (answer(ours), answer(theirs))
-            if pair[0] == "1235" != pair[1]:
-                num_refused += 1
-            elif pair[0] != pair[1]:
+            if pair[0] != pair[1]:
                 kinds[pair] += 1
-                if pair not in KNOWN and not names_the_schema(action):
+                if pair not in KNOWN and not names_the_schema(action) and "char(" not in action:
                     differing.append((action, ours, theirs))
             elif pair == ("rows", "rows") and ours != theirs:
                 num_ties += "LIMIT" in action.upper() and ours.count("(") == theirs.count("(")
@@ -75,6 +74,5 @@ def test_recorded_episodes_go_as_on_a_server(shared_data: Path, mysql_url: str) 
                     differing.append((action, ours, theirs))
     assert differing == []
     assert num_steps > 3000
-    assert num_refused <= 7  # of 3,844
     assert sum(kinds.values()) <= 60, kinds
     assert num_ties <= 10

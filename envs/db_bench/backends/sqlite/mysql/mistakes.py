@@ -93,6 +93,7 @@ class Mistake(Enum):
         "column '{}' which is not functionally dependent on columns in GROUP BY clause; this is "
         "incompatible with sql_mode=only_full_group_by"
     )
+    WINDOW_MISUSE = "3593 (HY000): You cannot use the window function '{}' in this context.'"
 
     def __call__(self, *details: object) -> MySQLError:
         """Returns the error, its text filled with `details`."""

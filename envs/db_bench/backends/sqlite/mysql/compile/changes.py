@@ -3,16 +3,15 @@
 from collections.abc import Iterable, Sequence
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_order
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
     INNER,
     check_database,
     compile_joins,
     compile_limit,
     compile_query,
-    direction,
     find_position,
     find_table,
-    order_value,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     CompiledQuery,
@@ -114,11 +113,7 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
         scope.clause = "order clause"
         for term, _ in node.tail.order:
             find_position(term, 0, scope.clause)  # there are none
-        terms = [
-            order_value(compile_expression(term, scope)) + direction(is_descending)
-            for term, is_descending in node.tail.order
-        ]
-        order = f" ORDER BY {', '.join(terms)}" if terms else ""
+        order = f" {compile_order(node.tail.order, scope)}" if node.tail.order else ""
         rows = f"SELECT {table.row_id} FROM {source}{where}{order}{compile_limit(node.tail)}"
         where = f" WHERE {table.row_id} IN ({rows})"
     assignments = ", ".join(f"{name} = {value}" for name, value in sets.items())

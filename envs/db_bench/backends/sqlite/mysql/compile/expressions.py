@@ -471,6 +471,8 @@ def _call(node: nodes.Call, scope: Scope) -> Fragment:
     name = _ALIASES.get(written, written)
     if "." in name:
         raise Mistake.FUNCTION_DENIED(node.name)
+    if node.window is not None:
+        return _window(node, name, node.window, scope)
     if name in words.AGGREGATES:
         return _aggregate(node, name, scope)
     if name not in _BUILDERS:
@@ -486,10 +488,12 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if not scope.aggregates_allowed:
         raise Mistake.GROUP_FUNCTION()
     mark, num_uses, num_outer_uses = len(scope.bare), scope.num_uses, scope.num_outer_uses
-    select_list, scope.select_list = scope.select_list, {}
-    scope.aggregates_allowed = False
-    value = _aggregate_over(node, name, scope)
-    scope.aggregates_allowed, scope.select_list = True, select_list
+    select_list, windows_allowed = scope.select_list, scope.windows_allowed
+    scope.aggregates_allowed = scope.windows_allowed = False
+    scope.select_list = {}
+    value = _aggregate_over(node, name, "", scope)
+    scope.aggregates_allowed, scope.windows_allowed = True, windows_allowed
+    scope.select_list = select_list
     if scope.num_uses == num_uses and scope.num_outer_uses > num_outer_uses:
         raise Mistake.NOT_SUPPORTED("an aggregate of the query around")
     del scope.bare[mark:]
@@ -497,22 +501,25 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     return value
 
 
-def _aggregate_over(node: nodes.Call, name: str, scope: Scope) -> Fragment:
+def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
+    """Returns an aggregate, `over` a window if that is not empty."""
     if isinstance(node.arguments[0], nodes.Star):
-        return Fragment("count(*)", types.INTEGER)
+        return Fragment(f"count(*){over}", types.INTEGER)
+    if over and (node.is_distinct or name == "GROUP_CONCAT"):
+        raise Mistake.NOT_SUPPORTED(f"{name} in a window, or DISTINCT there")
     if name == "GROUP_CONCAT":
         return _group_concat(node, scope)
     if len(node.arguments) > 1:
         return _count_rows(node, name, scope)
     value = compile_expression(node.arguments[0], scope)
     distinct = "DISTINCT " if node.is_distinct else ""
-    if distinct or scope.is_grouped:
+    if over or distinct or scope.is_grouped:
         value = kept(value)
     if name == "COUNT":
-        return Fragment(f"count({distinct}{collated(value)})", types.INTEGER)
+        return Fragment(f"count({distinct}{collated(value)}){over}", types.INTEGER)
     if name in ("MIN", "MAX"):
-        return Fragment(f"{name.lower()}({collated(value)})", value.type)
-    return _sum(name, distinct, value)
+        return Fragment(f"{name.lower()}({collated(value)}){over}", value.type)
+    return _sum(name, distinct, value, over)
 
 
 def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
@@ -536,19 +543,76 @@ def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
     return Fragment(f"my_group_concat({', '.join(arguments)})", types.TEXT)
 
 
-def _sum(name: str, distinct: str, value: Fragment) -> Fragment:
+def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
     if value.type.kind is Kind.TEXT and not value.is_collated and value.literal is None:
         raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
     number = to_number(value)
     if number.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.NULL):
         scale = number.type.scale + types.DIVISION_SCALE * (name == "AVG")
-        return Fragment(f"{name.lower()}({distinct}{number.sql})", types.calculated_double(scale))
+        total = f"{name.lower()}({distinct}{number.sql}){over}"
+        return Fragment(total, types.calculated_double(scale))
     kind = SqlType(Kind.DECIMAL, number.type.scale, is_exact=number.type.is_exact)
-    total = f"sum({distinct}{number.sql})"
+    total = f"sum({distinct}{number.sql}){over}"
     if kind.is_exact and kind.scale:  # floats add up to nearly the decimal
         total = f"round({total}, {kind.scale})"
     if name == "SUM":
         return Fragment(total, kind)
     scale = min(kind.scale + types.DIVISION_SCALE, types.MAX_SCALE)
-    mean = f"({total} / CAST(count({distinct}{number.sql}) AS REAL))"
+    mean = f"({total} / CAST(count({distinct}{number.sql}){over} AS REAL))"
     return Fragment(mean, SqlType(Kind.DECIMAL, scale, is_exact=False))
+
+
+def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> Fragment:
+    if not scope.windows_allowed:
+        raise Mistake.WINDOW_MISUSE(name.lower())
+    scope.windows_allowed, scope.refused = False, scope.aliases
+    num_outer_uses = scope.num_outer_uses
+    parts = []
+    if window.partition:
+        terms = (collated(compile_expression(term, scope)) for term in window.partition)
+        parts.append(f"PARTITION BY {', '.join(terms)}")
+    if window.order:
+        parts.append(compile_order(window.order, scope))
+    scope.refused = ()
+    if scope.num_outer_uses > num_outer_uses:
+        raise Mistake.NOT_SUPPORTED("a window over columns of the query around")
+    over = f" OVER ({' '.join(parts)})"
+    value = _windowed(node, name, over, scope)
+    scope.windows_allowed = True
+    return value
+
+
+def _windowed(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
+    if name in words.AGGREGATES:
+        return _aggregate_over(node, name, over, scope)
+    values = [compile_expression(argument, scope) for argument in node.arguments]
+    if name in ("LAG", "LEAD"):
+        step = values[1].literal or "" if len(values) == 2 else "1"
+        if not 1 <= len(values) <= 2 or not step.isdigit():
+            raise Mistake.NOT_SUPPORTED(f"{name} with these arguments")
+        return Fragment(f"{name.lower()}({values[0].sql}, {step}){over}", values[0].type)
+    if name not in words.WINDOW_FUNCTIONS or values:
+        raise Mistake.NOT_SUPPORTED(f"{name} OVER")
+    return Fragment(f"{name.lower()}(){over}", types.INTEGER)
+
+
+def compile_order(order: tuple[nodes.Ordered, ...], scope: Scope) -> str:
+    """Returns an ORDER BY clause whose terms are expressions, not positions."""
+    terms = (
+        order_value(compile_expression(term, scope)) + direction(is_descending)
+        for term, is_descending in order
+    )
+    return f"ORDER BY {', '.join(terms)}"
+
+
+def order_value(value: Fragment) -> str:
+    """Returns a term of ORDER BY or GROUP BY.
+
+    A literal orders nothing; SQLite would read a number in its place as a position.
+    """
+    return collated(kept(value)) if value.literal is None else "NULL"
+
+
+def direction(is_descending: bool) -> str:
+    """Returns what follows a term of ORDER BY."""
+    return " DESC" if is_descending else ""

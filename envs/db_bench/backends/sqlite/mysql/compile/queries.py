@@ -3,7 +3,12 @@
 from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compare, is_in
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
+    compare,
+    direction,
+    is_in,
+    order_value,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     BareColumn,
     CompiledQuery,
@@ -401,7 +406,7 @@ def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.
 
 
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
-    scope.begin("field list", aggregates=True)
+    scope.begin("field list", aggregates=True, windows=True)
     projections: Projections = []
     bare: NumberedColumns = []
     for item in node.items:
@@ -461,7 +466,7 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
 def _compile_order(
     node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
 ) -> list[str]:
-    scope.begin("order clause", aggregates=True)
+    scope.begin("order clause", aggregates=True, windows=True)
     aliased = {
         name.lower(): value
         for name, value in reversed(projections)
@@ -513,19 +518,6 @@ def order_term(term: nodes.Expression, projections: Projections) -> str | None:
         return kept(value).sql
     is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
     return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
-
-
-def order_value(value: Fragment) -> str:
-    """Returns a term of ORDER BY or GROUP BY.
-
-    A literal orders nothing; SQLite would read a number in its place as a position.
-    """
-    return collated(kept(value)) if value.literal is None else "NULL"
-
-
-def direction(is_descending: bool) -> str:
-    """Returns what follows a term of ORDER BY."""
-    return " DESC" if is_descending else ""
 
 
 def compile_limit(tail: nodes.Tail) -> str:

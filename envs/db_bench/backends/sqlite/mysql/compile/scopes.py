@@ -77,8 +77,8 @@ class Scope:
     * `target`: the table that an UPDATE or DELETE changes; its subqueries may not read it.
     * `is_derived`: the result is kept as a table, with names and rounded decimals.
     * `aliases`: the select list's, by name. `select_list`: names that stand for other expressions
-      now (the select list in HAVING, columns set before in UPDATE). `refused`: columns that have
-      other values here than SQLite's: those of INSERT within VALUES.
+      now (the select list in HAVING, columns set before in UPDATE). `refused`: names that MySQL
+      would look up in a way of its own here.
     * `clause`: the one being compiled, as MySQL's errors name it.
     * `visible_from`: an ON clause sees only the sources since the last comma.
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
@@ -86,7 +86,7 @@ class Scope:
       the names of grouped columns (`group_names`) for these, not for aliases.
     * `num_uses`, `num_outer_uses`: how often columns of this block, or of those around, were used.
     * `is_grouped`: there is a GROUP BY, so that arguments of aggregates are kept in a table.
-    * `num_aggregates`, `aggregates_allowed`: some clauses have none.
+    * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
     """
 
     schema: Schema
@@ -108,10 +108,12 @@ class Scope:
     num_outer_uses: int = 0
     num_aggregates: int = 0
     aggregates_allowed: bool = False
+    windows_allowed: bool = False
 
-    def begin(self, clause: str, *, aggregates: bool = False) -> None:
-        """Begins a clause, in which aggregates may stand."""
-        self.clause, self.select_list, self.aggregates_allowed = clause, {}, aggregates
+    def begin(self, clause: str, *, aggregates: bool = False, windows: bool = False) -> None:
+        """Begins a clause, in which aggregates or windows may stand."""
+        self.clause, self.select_list = clause, {}
+        self.aggregates_allowed, self.windows_allowed = aggregates, windows
         self.bare.clear()
 
     def add(self, source: Source) -> None:
@@ -150,7 +152,7 @@ class Scope:
 
     def _find_own(self, node: nodes.ColumnName, clause: str) -> Fragment | None:
         name = node.name.lower()
-        if name in self.refused:
+        if name in self.refused and not (node.table and self.sources):
             raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
         is_change = self.clause == "field list" and (node.table or len(self.sources) > 1)
         if name in self.select_list and is_change:  # the value before, or the one that SET gave?

@@ -31,12 +31,20 @@ class Ordered(NamedTuple):
     is_descending: bool
 
 
+class Window(NamedTuple):
+    """What stands between the parentheses of OVER."""
+
+    partition: tuple["Expression", ...]
+    order: tuple[Ordered, ...]
+
+
 class Call(NamedTuple):
     """A function call; `order`: of GROUP_CONCAT."""
 
     name: str
     arguments: tuple["Expression", ...]
     is_distinct: bool = False
+    window: Window | None = None
     order: tuple[Ordered, ...] = ()
 
 

@@ -622,14 +622,28 @@ class _Parser:
         if upper in words.WITH_FROM and self.token.upper == "FROM":
             raise Mistake.NOT_SUPPORTED(f"{name} … FROM")
         self._expect(")")
-        self._refuse(("OVER",), "windows")
-        return nodes.Call(name, unit + arguments, is_distinct, order)
+        window = self._window() if self._accept("OVER") else None
+        if window is None and upper in words.WINDOW_FUNCTIONS:
+            self.fail()
+        return nodes.Call(name, unit + arguments, is_distinct, window, order)
 
     def _separator(self) -> nodes.Constant:
         if not self._accept("SEPARATOR"):
             return nodes.Constant(",", "text")
         text = self._advance().text if self.token.kind == "text" else self.fail()
         return nodes.Constant(text, "text")
+
+    def _window(self) -> nodes.Window:
+        partition: tuple[Expression, ...] = ()
+        order: tuple[nodes.Ordered, ...] = ()
+        is_named = self._is_name() or not self._accept("(") or self._is_name()
+        if not is_named:
+            partition = self._read_list(self._expression) if self._accept_by("PARTITION") else ()
+            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
+        if (is_named and self._is_name()) or self.token.upper in ("ROWS", "RANGE"):
+            raise Mistake.NOT_SUPPORTED("named windows, and frames of windows")
+        self._expect(")")
+        return nodes.Window(partition, order)
 
     def _date_shift(self, name: str, shifted: str) -> nodes.Call:
         date = self._expression()
