@@ -190,9 +190,6 @@ SELECT NOW(NULL)
 SELECT id FROM staff WHERE name REGEXP 'a'
 SELECT id FROM staff WHERE name NOT RLIKE 'a'
 SELECT id FROM staff WHERE name LIKE 'a!%' ESCAPE '!'
-SELECT SUBSTRING(name FROM 2) FROM staff
-SELECT TRIM(LEADING 'A' FROM name) FROM staff
-SELECT TRIM('A' FROM name) FROM staff
 SELECT id FROM staff WHERE hired > 20200101
 INSERT INTO team SET label = 'a'
 DELETE FROM staff USING staff JOIN team

@@ -117,6 +117,7 @@ def test_columns_outside_the_groups_are_refused(mysql, sql, number):
         "SELECT UPPER(team) FROM staff GROUP BY UPPER(team)",
         "SELECT YEAR(hired) + 1 FROM staff GROUP BY YEAR(hired)",
         "SELECT team, COUNT(*) FROM staff WHERE team = 'HR'",
+        "SELECT ANY_VALUE(name) FROM staff GROUP BY team",
     ],
 )
 def test_columns_that_the_groups_determine_are_allowed(mysql, sql):

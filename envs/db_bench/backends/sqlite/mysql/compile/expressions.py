@@ -355,6 +355,42 @@ def _whole(function: str, values: list[Fragment]) -> Fragment:
     return Fragment(f"{function}({value.sql})", kind)
 
 
+def _truncated(values: list[Fragment]) -> Fragment:
+    value = _numeric(values[0])
+    places = _whole_number(values[1])
+    if value.type.kind in types.FLOATS:
+        raise Mistake.NOT_SUPPORTED("TRUNCATE of floating-point numbers")
+    kind = value.type
+    if kind.kind is Kind.DECIMAL:
+        kind = SqlType(Kind.DECIMAL, min(max(places, 0), types.MAX_SCALE))
+    return Fragment(f"my_truncate({value.sql}, {places})", kind)
+
+
+def _format(values: list[Fragment]) -> Fragment:
+    if values[0].type.kind not in (Kind.INTEGER, Kind.DECIMAL):
+        raise Mistake.NOT_SUPPORTED(f"FORMAT of {values[0].type.kind}")
+    places = max(_whole_number(values[1]), 0)
+    return Fragment(f"my_format({rounded(_rounded(values)).sql}, {places})", types.TEXT)
+
+
+def _field(values: list[Fragment]) -> Fragment:
+    if len({v.type.kind in types.NUMBERS for v in values if v.type.kind is not Kind.NULL}) > 1:
+        raise Mistake.NOT_SUPPORTED("FIELD of several types")
+    tests = (" = ".join(align([values[0], other])) for other in values[1:])
+    branches = " ".join(f"WHEN {test} THEN {n}" for n, test in enumerate(tests, start=1))
+    return Fragment(f"(CASE {branches} ELSE 0 END)", types.INTEGER)
+
+
+def _extreme(function: str, values: list[Fragment]) -> Fragment:
+    kinds = {value.type.kind for value in values}
+    if Kind.NULL in kinds:
+        return Fragment("NULL", types.NULL)
+    if not kinds <= types.NUMBERS and len(kinds) > 1:
+        raise Mistake.NOT_SUPPORTED("GREATEST and LEAST of several types")
+    kind = types.merge_types(value.type for value in values)
+    return Fragment(f"{function}({', '.join(align([rounded(v) for v in values]))})", kind)
+
+
 def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
     """A date plus or minus an INTERVAL."""
     base, amount, unit = values
@@ -375,21 +411,23 @@ def _date(values: list[Fragment]) -> Fragment:
 
 
 _SIGNATURES = {
-    types.TEXT: """upper(t) lower(t) left(ti) right(ti) substring(tii?) ltrim(t) rtrim(t) trim(t)
-        replace(ttt) repeat(ti) dayname(d) monthname(d) date_format(dt)""",
-    types.INTEGER: """length(t) char_length(t) locate(tti?) instr(tt) datediff(dd) year(d)
-        quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) isnull(a)
-        timestampdiff(udd)""",
+    types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) ltrim(t) rtrim(t)
+        replace(ttt) reverse(t) lpad(tit) rpad(tit) substring_index(tti) dayname(d) monthname(d)
+        date_format(dt) trim(ttt) concat_ws(tt+)""",
+    types.INTEGER: """length(t) char_length(t) locate(tti?) instr(tt) ascii(t) datediff(dd) year(d)
+        quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)
+        timestampdiff(udd) isnull(a) sign(n)""",
+    types.DOUBLE: "sqrt(n) pow(nn)",
     types.DATE: "curdate() last_day(d)",
     types.DATETIME: "now(x?)",
 }
 """Functions whose type is always the same, with a letter for each argument.
 
-`t` text, `i` whole number, `d` date, `u` unit of time, `a` any, `x` none that is done. The last
-may be missing (`?`).
+`t` text, `i` whole number, `n` number, `d` date, `m` date that is no text, `u` unit of time, `a`
+any, `x` none that is done. The last may be missing (`?`), or be repeated (`+`).
 """
 _TEMPLATES = {
-    **{name: f"{name.lower()}({{}})" for name in ("LTRIM", "RTRIM", "TRIM")},
+    **{name: f"{name.lower()}({{}})" for name in ("LTRIM", "RTRIM")},
     "REPLACE": "replace({}, {}, {})",
     "LEFT": "substr({}, 1, max({}, 0))",
     "LENGTH": "length(CAST({} AS BLOB))",
@@ -401,6 +439,7 @@ _TEMPLATES = {
 _ALLOWED = {
     "i": frozenset({Kind.INTEGER}),
     "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
+    "m": frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME}),
 }
 
 
@@ -408,6 +447,8 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
+    if letter == "n":
+        return _numeric(value).sql
     if letter == "u" and value.literal not in UNITS:
         raise Mistake.NOT_SUPPORTED(f"{name} with {value.literal}")
     kind = value.type.kind
@@ -421,7 +462,8 @@ def _plain(name: str, letters: str, kind: SqlType) -> Builder:
     template = _TEMPLATES.get(name)
 
     def build(values: list[Fragment]) -> Fragment:
-        arguments = [_convert(*pair, name) for pair in zip(letters, values, strict=False)]
+        letter_of_each = letters.ljust(len(values), letters[-1:] or " ")
+        arguments = [_convert(*pair, name) for pair in zip(letter_of_each, values, strict=False)]
         if template is not None:
             return Fragment(template.format(*arguments), kind)
         return Fragment(f"my_{name.lower()}({', '.join(arguments)})", kind)
@@ -432,7 +474,7 @@ def _plain(name: str, letters: str, kind: SqlType) -> Builder:
 _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     match[1].upper(): (
         len(match[2]) - (match[3] == "?"),
-        len(match[2]),
+        _MOST if match[3] == "+" else len(match[2]),
         _plain(match[1].upper(), match[2], kind),
     )
     for kind, text in _SIGNATURES.items()
@@ -444,9 +486,15 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "NULLIF": (2, 2, _nullif),
     "CONCAT": (1, _MOST, _concat),
     "ABS": (1, 1, _abs),
+    "MOD": (2, 2, lambda values: modulo(_numeric(values[0]), _numeric(values[1]))),
     "ROUND": (1, 2, _rounded),
     "CEIL": (1, 1, lambda values: _whole("my_ceil", values)),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
+    "FIELD": (2, _MOST, _field),
+    "FORMAT": (2, 2, _format),
+    "TRUNCATE": (2, 2, _truncated),
+    "GREATEST": (2, _MOST, lambda values: _extreme("max", values)),
+    "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
     "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
     "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
     "DATE": (1, 1, _date),
@@ -457,6 +505,7 @@ _ALIASES = {
     "LCASE": "LOWER",
     "CHARACTER_LENGTH": "CHAR_LENGTH",
     "OCTET_LENGTH": "LENGTH",
+    "POWER": "POW",
     "CEILING": "CEIL",
     "DAYOFMONTH": "DAY",
     **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
@@ -497,7 +546,7 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if scope.num_uses == num_uses and scope.num_outer_uses > num_outer_uses:
         raise Mistake.NOT_SUPPORTED("an aggregate of the query around")
     del scope.bare[mark:]
-    scope.num_aggregates += 1
+    scope.num_aggregates += name != "ANY_VALUE"
     return value
 
 
@@ -519,7 +568,7 @@ def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fra
         return Fragment(f"count({distinct}{collated(value)}){over}", types.INTEGER)
     if name in ("MIN", "MAX"):
         return Fragment(f"{name.lower()}({collated(value)}){over}", value.type)
-    return _sum(name, distinct, value, over)
+    return value if name == "ANY_VALUE" else _sum(name, distinct, value, over)
 
 
 def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
@@ -583,7 +632,7 @@ def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> 
 
 
 def _windowed(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
-    if name in words.AGGREGATES:
+    if name in words.AGGREGATES and name != "ANY_VALUE":
         return _aggregate_over(node, name, over, scope)
     values = [compile_expression(argument, scope) for argument in node.arguments]
     if name in ("LAG", "LEAD"):

@@ -601,12 +601,8 @@ class _Parser:
         self._expect("(")
         if upper in ("CAST", "CONVERT"):
             return self._cast("AS" if upper == "CAST" else ",")
-        if upper in words.DATE_SHIFTS:
-            return self._date_shift(name, words.DATE_SHIFTS[upper])
-        unit: tuple[Expression, ...] = ()
-        if upper == "TIMESTAMPDIFF":
-            unit = (nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text"),)
-            self._expect(",")
+        if upper in words.WITH_SYNTAX:
+            return self._special_call(upper, name)
         is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
@@ -614,18 +610,54 @@ class _Parser:
             arguments = (nodes.Star(),)
         elif is_aggregate or self.token.upper != ")":
             arguments = self._read_list(self._expression)
+        if upper in words.WITH_FROM and len(arguments) == 1 and self._accept("FROM"):
+            arguments += (self._expression(),)
+            arguments += (self._expression(),) if self._accept("FOR") else ()
         order: tuple[nodes.Ordered, ...] = ()
         if upper == "GROUP_CONCAT":
             order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
             joined = arguments[0] if len(arguments) == 1 else nodes.Call("CONCAT", arguments)
             arguments = (joined, self._separator())
-        if upper in words.WITH_FROM and self.token.upper == "FROM":
-            raise Mistake.NOT_SUPPORTED(f"{name} … FROM")
         self._expect(")")
         window = self._window() if self._accept("OVER") else None
         if window is None and upper in words.WINDOW_FUNCTIONS:
             self.fail()
-        return nodes.Call(name, unit + arguments, is_distinct, window, order)
+        return nodes.Call(name, arguments, is_distinct, window, order)
+
+    def _special_call(self, upper: str, name: str) -> nodes.Call:
+        """Reads the arguments of a function that has a grammar of its own."""
+        arguments: tuple[Expression, ...]
+        if upper in words.DATE_SHIFTS:
+            date = self._expression()
+            self._expect(",")
+            if not self._accept("INTERVAL"):
+                raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
+            shift = self._shift(date, words.DATE_SHIFTS[upper])
+            self._expect(")")
+            return shift
+        if upper == "EXTRACT":
+            unit = self._expect(*words.INTERVAL_UNITS)
+            self._expect("FROM")
+            name, arguments = unit, (self._expression(),)
+            if unit not in words.EXTRACTED:
+                raise Mistake.NOT_SUPPORTED(f"EXTRACT({unit} FROM …)")
+        elif upper == "POSITION":
+            part = self._sum()
+            self._expect("IN")
+            name, arguments = "LOCATE", (part, self._expression())
+        elif upper == "TIMESTAMPDIFF":
+            unit = self._expect(*words.INTERVAL_UNITS)
+            self._expect(",")
+            arguments = (nodes.Constant(unit, "text"), *self._read_list(self._expression))
+        else:
+            side = self._accept("BOTH", "LEADING", "TRAILING")
+            removed: Expression = nodes.Constant(" ", "text")
+            value = removed if side and self.token.upper == "FROM" else self._expression()
+            if (self._expect if side else self._accept)("FROM"):
+                removed, value = value, self._expression()
+            arguments = (value, removed, nodes.Constant(side, "text"))
+        self._expect(")")
+        return nodes.Call(name, arguments)
 
     def _separator(self) -> nodes.Constant:
         if not self._accept("SEPARATOR"):
@@ -644,15 +676,6 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED("named windows, and frames of windows")
         self._expect(")")
         return nodes.Window(partition, order)
-
-    def _date_shift(self, name: str, shifted: str) -> nodes.Call:
-        date = self._expression()
-        self._expect(",")
-        if not self._accept("INTERVAL"):
-            raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
-        shift = self._shift(date, shifted)
-        self._expect(")")
-        return shift
 
     def _cast(self, separator: str) -> nodes.Cast:
         value = self._expression()

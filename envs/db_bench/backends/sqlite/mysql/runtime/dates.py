@@ -224,6 +224,16 @@ def _date_part(part: Callable[[datetime], SQLiteValue]) -> Function:
     return call
 
 
+def _clock_part(place: int) -> Function:
+    """HOUR, MINUTE or SECOND of a time, or of a date with a time."""
+
+    def call(value: str) -> int | None:
+        moment = None if _TIME.fullmatch(value) else parse_datetime(value)
+        return int((f"{moment:%H:%M:%S}" if moment else value).split(":")[place])
+
+    return call
+
+
 def _strict_date(value: SQLiteValue) -> SQLiteValue:
     """Returns a text that is a date, as one must be in a change. Raises: MySQLError (1292)."""
     if parse_datetime(value) is None:
@@ -237,6 +247,7 @@ def _now() -> datetime:
 
 DATE_FUNCTIONS: dict[str, Function] = {
     **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
+    **{name: _clock_part(place) for place, name in enumerate(("hour", "minute", "second"))},
     "date_add": add_interval,
     "strict_date_add": _add_strictly,
     "date_format": _date_format,

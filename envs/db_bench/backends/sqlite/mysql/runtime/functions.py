@@ -4,11 +4,13 @@ Each looks at the statement's deadline as it begins. Nothing interrupts a call: 
 in its arguments.
 """
 
+import contextlib
 import math
 import re
 import sqlite3
 from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
+from functools import partial
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, fold
@@ -57,10 +59,46 @@ def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
     return text[first : first + length]
 
 
+def _substring_index(text: str, delimiter: str, count: int) -> str:
+    if not delimiter or not count:
+        return ""
+    parts = text.split(delimiter)
+    return delimiter.join(parts[:count] if count > 0 else parts[count:])
+
+
+def _padded(is_left: bool, text: str, length: int, filling: str) -> str | None:
+    missing = length - len(text)
+    if length < 0 or length > MAX_TEXT_CHARS:
+        return None
+    if missing <= 0:
+        return text[:length]
+    if not filling:
+        raise Mistake.NOT_SUPPORTED("LPAD and RPAD with nothing")
+    padding = (filling * (missing // len(filling) + 1))[:missing]
+    return padding + text if is_left else text + padding
+
+
 def _locate(part: str, text: str, start: int = 1) -> int:
     if not part and start > 1:
         raise Mistake.NOT_SUPPORTED("LOCATE of nothing from a position")
     return fold(text).find(fold(part), start - 1) + 1 if 1 <= start <= len(text) + 1 else 0
+
+
+def _trim(text: str, removed: str, side: str) -> str:
+    start, end = 0, len(text)
+    if removed and side != "TRAILING":
+        while text.startswith(removed, start):
+            start += len(removed)
+    if removed and side != "LEADING":
+        while text.endswith(removed, start, end):
+            end -= len(removed)
+    return text[start:end]
+
+
+def _concat_ws(separator: str | None, *parts: str | None) -> str | None:
+    if separator is None:
+        return None
+    return separator.join(part for part in parts if part is not None)
 
 
 def _repeat(text: str, count: int) -> str | None:
@@ -83,14 +121,26 @@ def _round(value: float, places: int, is_decimal: int) -> float | int:
     if isinstance(value, int) and places >= 0:
         return value
     if is_decimal:
-        unit = decimal_unit(places)
-        result = exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
-        return int(result) if isinstance(value, int) else float(result)
+        return _quantized(value, places, ROUND_HALF_UP)
     factor = 10.0 ** abs(places)
     scaled = value * factor if places >= 0 else value / factor
     if abs(scaled) > 1e15:
         return value
     return round(scaled) / factor if places >= 0 else round(scaled) * factor
+
+
+def _quantized(value: float, places: int, rounding: str) -> float | int:
+    unit = decimal_unit(places)
+    result = exact_decimal(value).quantize(unit, rounding=rounding, context=_CONTEXT)
+    return int(result) if isinstance(value, int) else float(result)
+
+
+def _power(base: float, exponent: float) -> float:
+    with contextlib.suppress(ZeroDivisionError, OverflowError):
+        result = float(base) ** float(exponent)
+        if isinstance(result, float):
+            return result
+    raise Mistake.NUMBER_RANGE("DOUBLE", f"pow({base},{exponent})")
 
 
 def _whole(number: int) -> float | int:
@@ -167,8 +217,19 @@ _NULL_IS_NULL: dict[str, Function] = {
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
     "repeat": _repeat,
+    "substring_index": _substring_index,
+    "lpad": partial(_padded, True),
+    "rpad": partial(_padded, False),
+    "reverse": lambda text: text[::-1],
+    "trim": _trim,
+    "ascii": lambda text: text.encode()[0] if text else 0,
     "row_key": _row_key,
     "locate": _locate,
+    "truncate": lambda value, places: _quantized(value, places, ROUND_DOWN),
+    "sign": lambda value: (value > 0) - (value < 0),
+    "sqrt": lambda value: math.sqrt(value) if value >= 0 else None,
+    "pow": _power,
+    "format": lambda value, places: f"{to_decimal(value, places):,}",
     "unsigned": _unsigned,
     "quotient": _quotient,
     "mod": _modulo,
@@ -185,6 +246,7 @@ _NULL_IS_NULL: dict[str, Function] = {
 }
 """Each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {
+    "concat_ws": _concat_ws,
     "single_row": _single_row,
     "single_value": _single_value,
     "bigint": _bigint,
