@@ -187,9 +187,6 @@ UPDATE team SET label = DEFAULT
 INSERT INTO staff (hired) VALUES (20200101)
 SHOW TABLES LIKE 'e%'
 SELECT NOW(NULL)
-SELECT id FROM staff WHERE name REGEXP 'a'
-SELECT id FROM staff WHERE name NOT RLIKE 'a'
-SELECT id FROM staff WHERE name LIKE 'a!%' ESCAPE '!'
 SELECT id FROM staff WHERE hired > 20200101
 INSERT INTO team SET label = 'a'
 DELETE FROM staff USING staff JOIN team

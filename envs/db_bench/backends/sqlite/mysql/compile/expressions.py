@@ -232,8 +232,23 @@ def _between(node: nodes.Operator, scope: Scope) -> Fragment:
 
 @handles("LIKE", "NOT LIKE")
 def _like(node: nodes.Operator, scope: Scope) -> Fragment:
+    value, pattern, *escape = (
+        to_text(compile_expression(operand, scope)) for operand in node.operands
+    )
+    sql = f"{value.sql} {node.operator} {pattern.sql}"
+    if escape:
+        character = escape[0].literal
+        if character is None or len(character) > 1 or character in ("%", "_"):
+            raise Mistake.NOT_SUPPORTED("ESCAPE with what is no literal of one character")
+        sql += f" ESCAPE {escape[0].sql}"
+    return Fragment(f"({sql})", types.INTEGER)
+
+
+@handles("REGEXP", "NOT REGEXP")
+def _regexp(node: nodes.Operator, scope: Scope) -> Fragment:
     value, pattern = (to_text(compile_expression(operand, scope)) for operand in node.operands)
-    return Fragment(f"({value.sql} {node.operator} {pattern.sql})", types.INTEGER)
+    negation = node.operator.removesuffix("REGEXP")
+    return Fragment(f"({negation}my_regexp({value.sql}, {pattern.sql}))", types.INTEGER)
 
 
 @handles(nodes.Case)

@@ -21,7 +21,7 @@ _MAX_DIGITS = 81
 _COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
 _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
-_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
+_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"})
 _QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
 _SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
@@ -472,7 +472,10 @@ class _Parser:
         operands: tuple[Expression, ...]
         if operator == "LIKE":
             operands = (self._signed(),)
-            self._refuse(("ESCAPE",))
+            if self._accept("ESCAPE"):
+                operands += (self._signed(),)
+        elif operator in ("REGEXP", "RLIKE"):
+            operator, operands = "REGEXP", (self._sum(),)
         elif operator == "BETWEEN":
             low = self._sum()
             self._expect("AND")

@@ -46,20 +46,23 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
         first, second = collation_key(left), collation_key(right)
         return (first > second) - (first < second)
 
-    def like_operator(pattern: str | None, text: str | None) -> int | None:
-        return None if pattern is None or text is None else like(text, pattern, deadline)
+    def like_operator(pattern: str | None, text: str | None, escape: str = "\\") -> int | None:
+        if pattern is None or text is None:
+            return None
+        return like(text, pattern, deadline, escape)
 
     connection.create_collation("NOCASE", compare)
     connection.create_function("like", 2, like_operator)
+    connection.create_function("like", 3, like_operator)
 
 
-def like(text: str, pattern: str, deadline: Deadline) -> int:
+def like(text: str, pattern: str, deadline: Deadline, escape: str = "\\") -> int:
     """Returns whether a text is LIKE a pattern; `deadline` is missed where that takes too long.
 
     What earlier `%` take can stay as it is: the rest of the pattern matches there if anywhere.
     """
     text = fold(text)
-    marked = _WILDCARDS.sub(lambda match: match[1] or _MARKS[match[0]], pattern)
+    marked = _wildcards(escape).sub(lambda match: match[1] or _MARKS[match[0]], pattern)
     written = fold(marked)
     first, *rest = written.split(_MARKS["%"])
     if not rest:
@@ -76,7 +79,11 @@ def like(text: str, pattern: str, deadline: Deadline) -> int:
     return int(start >= position and _fits(last, text, start))
 
 
-_WILDCARDS = re.compile(r"\\(.)|[%_]", re.DOTALL)
+@lru_cache(maxsize=16)
+def _wildcards(escape: str) -> re.Pattern[str]:
+    return re.compile(rf"{re.escape(escape)}(.)|[%_]" if escape else "[%_]()", re.DOTALL)
+
+
 _MARKS = {"%": "\U0010ffff", "_": "\U0010fffe"}
 """No characters."""
 

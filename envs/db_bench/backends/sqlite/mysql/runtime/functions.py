@@ -10,7 +10,9 @@ import re
 import sqlite3
 from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
-from functools import partial
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, fold
@@ -99,6 +101,38 @@ def _concat_ws(separator: str | None, *parts: str | None) -> str | None:
     if separator is None:
         return None
     return separator.join(part for part in parts if part is not None)
+
+
+_PLAIN_PATTERN = re.compile(
+    r"(?:(?:[\w ,@%&=!;/:.-]|\)|\\[dDwWsS.+*?()$^|/-]|\[\^?[\w ,.@%+]+(?:-\w)?[\w ,.@%+-]*\])"
+    r"(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})?|[|(^$])+",
+    re.ASCII,
+)
+"""What means the same to ICU and to RE2 in a text of one line (ASCII, for `\\w` and the like)."""
+_LETTER_CLASS = frozenset("\\")
+_MAX_PATTERN_BYTES = 128 * 1024
+
+
+def _regexp(text: str, pattern: str) -> int:
+    is_plain = text.isprintable() and _PLAIN_PATTERN.fullmatch(pattern)
+    if not is_plain or not (text.isascii() or _LETTER_CLASS.isdisjoint(pattern)) or "--" in pattern:
+        raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}' of such a text")
+    return int(_compiled(pattern).search(text) is not None)
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> Any:
+    """Returns RE2's pattern: its time is linear in the text. Raises: MySQLError (1235)."""
+    try:
+        re2 = import_module("re2")  # here, since not every platform has it
+    except ImportError:
+        raise Mistake.NOT_SUPPORTED("REGEXP without google-re2") from None
+    options = re2.Options()
+    options.max_mem, options.log_errors, options.case_sensitive = _MAX_PATTERN_BYTES, False, False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error:
+        raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}'") from None
 
 
 def _repeat(text: str, count: int) -> str | None:
@@ -223,6 +257,7 @@ _NULL_IS_NULL: dict[str, Function] = {
     "reverse": lambda text: text[::-1],
     "trim": _trim,
     "ascii": lambda text: text.encode()[0] if text else 0,
+    "regexp": _regexp,
     "row_key": _row_key,
     "locate": _locate,
     "truncate": lambda value, places: _quantized(value, places, ROUND_DOWN),
