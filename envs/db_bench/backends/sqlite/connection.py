@@ -6,7 +6,6 @@ expressions multiply) is to run in a worker process. Nor is memory bounded here 
 see `worker`. Ctrl-C is raised after the statement that it ends (`_hearing_ctrl_c`).
 """
 
-import math
 import signal
 import sqlite3
 import threading
@@ -86,8 +85,7 @@ class Transaction:
     """Statements for SQLite, all or none; the result is the last one's.
 
     `is_ddl`: they may change the schema. `timeout_s` is for all.
-    `max_value_bytes` bounds each value, and so the time that one function call takes;
-    `max_call_work` bounds the steps of those that take more than linear time.
+    `max_value_bytes` bounds each value, and so the time that one function call takes.
     """
 
     sql: tuple[str, ...]
@@ -95,7 +93,6 @@ class Transaction:
     timeout_s: float
     max_rows: int
     max_value_bytes: int = MAX_VALUE_BYTES
-    max_call_work: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -148,9 +145,7 @@ class GuardedConnection:
             self._max_pages = None  # set once, and not for queries: that would cost them time
         if self._functions is None and any(FUNCTION_PREFIX in sql for sql in transaction.sql):
             self.prepare_functions()
-        self._deadline.start(
-            transaction.timeout_s, transaction.max_call_work, self._connection.interrupt
-        )
+        self._deadline.start(transaction.timeout_s, self._connection.interrupt)
         try:
             with _hearing_ctrl_c(self._deadline):
                 return self._run_in_transaction(transaction, not is_query)

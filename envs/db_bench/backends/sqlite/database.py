@@ -63,7 +63,6 @@ _INTERNAL_ERRORS = (
 """What a statement that the dialect did not foresee may raise (not a fault of a worker process)."""
 _FAST_LANE_S = 0.05
 _FAST_LANE_VALUE_BYTES = 16 * 1024
-_FAST_LANE_CALL_WORK = 20_000_000
 _MAX_CTE_COPIES = 100_000
 
 
@@ -186,7 +185,6 @@ class SqliteSession(Closable):
             min(_FAST_LANE_S, deadline_s - time.monotonic()),
             self._limits.max_rows,
             _FAST_LANE_VALUE_BYTES,
-            _FAST_LANE_CALL_WORK,
         )
         try:
             if not any(map(_may_hang, transaction.sql)):
@@ -201,7 +199,6 @@ class SqliteSession(Closable):
             transaction,
             timeout_s=max(deadline_s - time.monotonic(), 0.001),
             max_value_bytes=MAX_VALUE_BYTES,
-            max_call_work=math.inf,
         )
         connection = self._connection
         image = connection.image()

@@ -15,13 +15,9 @@ _OUT_OF_MEMORY = MySQLError(
     1038, "HY001", "Out of sort memory, consider increasing server sort buffer size"
 )
 _BAD_TEXT = MySQLError(1300, "HY000", "Cannot convert string to utf8mb4")
-_FOREIGN_KEY = MySQLError(
-    1452, "23000", "Cannot add or update a child row: a foreign key constraint fails"
-)
 _BY_CODE = {
     sqlite3.SQLITE_TOOBIG: PACKET_TOO_BIG,
     sqlite3.SQLITE_NOMEM: _OUT_OF_MEMORY,
-    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: _FOREIGN_KEY,
     sqlite3.SQLITE_AUTH: MySQLError(
         1142, "42000", "command denied to user 'agent'@'%' for this object"
     ),
@@ -31,10 +27,6 @@ _BY_CODE = {
 
 def _stack(_: str) -> MySQLError:
     return Mistake.STACK()
-
-
-def _violated(name: str) -> MySQLError:
-    return MySQLError(3819, "HY000", f"Check constraint '{name}' is violated.")
 
 
 _MESSAGES: tuple[tuple[re.Pattern[str], Callable[[str], MySQLError]], ...] = (
@@ -51,9 +43,6 @@ _MESSAGES: tuple[tuple[re.Pattern[str], Callable[[str], MySQLError]], ...] = (
     (re.compile(r"(parser stack overflow|Expression tree is too large|too many)"), _stack),
     (re.compile(r'near "(.*)": syntax error', re.DOTALL), lambda near: Mistake.SYNTAX(near, 1)),
     (re.compile(r"incomplete input()"), lambda near: Mistake.SYNTAX(near, 1)),
-    (re.compile(r"UNIQUE constraint failed: ([^,]*)"), Mistake.DUPLICATE_KEY),
-    (re.compile(r"NOT NULL constraint failed: .*\.(.*)"), Mistake.NULL_COLUMN),
-    (re.compile(r"CHECK constraint failed: (.*)"), _violated),
 )
 
 

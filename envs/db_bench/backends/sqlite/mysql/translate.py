@@ -5,7 +5,7 @@ from enum import StrEnum
 from sys import getsizeof
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes, tables
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
     compile_query,
     find_table,
@@ -30,7 +30,6 @@ class StatementKind(StrEnum):
     ROLLBACK = "rollback"
     AUTOCOMMIT_ON = "autocommit on"
     AUTOCOMMIT_OFF = "autocommit off"
-    USE = "use"
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,13 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
     if isinstance(node, nodes.Query):
         return _read(compile_query(node, Scope(schema)))
     if isinstance(node, nodes.Create):
-        return _define(tables.compile_create(node, schema))
+        return _define(changes.compile_create(node, schema))
     if isinstance(node, nodes.PlainStatement):
         return _command(node, schema)
     strict = STRICT.set(True)
     try:
+        if isinstance(node, nodes.Insert):
+            return Translation(StatementKind.WRITE, (changes.compile_insert(node, schema),))
         return Translation(StatementKind.WRITE, (changes.compile_change(node, schema),))
     finally:
         STRICT.reset(strict)
@@ -85,18 +86,14 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
 def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
     if node.words in ("BEGIN", "COMMIT", "ROLLBACK", "AUTOCOMMIT ON", "AUTOCOMMIT OFF"):
         return Translation(StatementKind(node.words.lower()))
+    if node.words == "SHOW TABLES":
+        return _read(changes.show_tables(schema))
     if node.words == "DESCRIBE":
-        return _read(tables.describe(node, schema))
-    if node.words.startswith("SHOW"):
-        return _read(tables.show(node, schema))
+        return _read(changes.describe(node.tables[0], schema))
     if node.words == "TRUNCATE":
         table = find_table(node.tables[0], schema)
         return _define(((f"DELETE FROM {quote_name(table.name)}",), schema))
-    if node.words == "USE":
-        if node.tables[0].name != schema.name:
-            raise Mistake.NOT_SUPPORTED(f"USE {node.tables[0].name}")
-        return Translation(StatementKind.USE)
-    return _define(tables.compile_drop(node, schema))
+    return _define(changes.compile_drop(node, schema))
 
 
 def _read(query: CompiledQuery) -> Translation:
@@ -104,6 +101,6 @@ def _read(query: CompiledQuery) -> Translation:
     return Translation(StatementKind.READ, (query.sql,), types)
 
 
-def _define(definition: tables.Definition) -> Translation:
+def _define(definition: changes.Definition) -> Translation:
     sql, schema = definition
     return Translation(StatementKind.DEFINITION, sql, schema=schema)

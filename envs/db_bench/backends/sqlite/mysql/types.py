@@ -157,28 +157,19 @@ def quote_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """A column. `default` is a SQLite literal; `declared` the MySQL type as written."""
+    """A column. `declared`: the MySQL type as written."""
 
     name: str
     declared: str
     type: SqlType
-    is_nullable: bool = True
-    default: str = "NULL"
-
-    @property
-    def definition(self) -> str:
-        """The column's definition for SQLite's CREATE TABLE."""
-        text = f"{quote_name(self.name)} {_AFFINITIES[self.type.kind]} DEFAULT {self.default}"
-        return text if self.is_nullable else f"{text} NOT NULL"
 
 
 @dataclass(frozen=True, eq=False)
 class TableSchema:
-    """A table, equal only to itself. `keys`: names and columns; PRIMARY is the primary key."""
+    """A table, equal only to itself."""
 
     name: str
     columns: tuple[ColumnSchema, ...]
-    keys: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, ColumnSchema]:
@@ -196,9 +187,8 @@ class TableSchema:
     @cached_property
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
-        definitions = [column.definition for column in self.columns]
-        definitions += [f"UNIQUE ({', '.join(map(quote_name, key))})" for _, key in self.keys]
-        return f"CREATE TABLE {quote_name(self.name)} ({', '.join(definitions)})"
+        columns = (f"{quote_name(c.name)} {_AFFINITIES[c.type.kind]}" for c in self.columns)
+        return f"CREATE TABLE {quote_name(self.name)} ({', '.join(columns)})"
 
 
 @lru_cache(maxsize=1024)

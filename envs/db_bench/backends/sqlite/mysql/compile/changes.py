@@ -1,18 +1,23 @@
-"""INSERT, UPDATE and DELETE."""
+"""What changes tables, INSERT, UPDATE, DELETE, CREATE and DROP; and what shows them."""
 
 from collections.abc import Iterable, Sequence
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import compile_order
+from agentpeft.envs.db_bench.backends.sqlite.mysql import types
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_order
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
     INNER,
+    check_database,
     compile_joins,
+    compile_limit,
     compile_query,
+    find_position,
     find_table,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
-    compile_limit,
-    find_position,
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    CompiledQuery,
+    Fragment,
+    OutputColumn,
+    Scope,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_condition,
@@ -22,27 +27,43 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    INTERNAL,
     ColumnSchema,
     Schema,
     TableSchema,
     quote_name,
+    quote_text,
 )
 
 
-def compile_change(node: nodes.Insert | nodes.Change, schema: Schema) -> str:
-    """Translates INSERT, UPDATE and DELETE. Raises: MySQLError."""
-    if isinstance(node, nodes.Change):
-        return _compile_change(node, schema)
-    table = find_table(node.table, schema)
+def compile_insert(node: nodes.Insert, schema: Schema) -> str:
+    """Translates INSERT. Raises: MySQLError."""
+    table = find_table(node.table, schema, "INSERT")
     columns = _insert_columns(node.columns, table)
-    scope = Scope(schema, refused=table.by_name)
-    if isinstance(node.source, nodes.Query):
-        rows = _insert_query(node.source, columns, scope)
-    else:
-        rows = _insert_rows(node.source, columns, scope)
     names = ", ".join(quote_name(column.name) for column in columns)
-    return f"INSERT INTO {quote_name(table.name)} ({names}) {rows}"
+    start = f"INSERT INTO {quote_name(table.name)} ({names})"
+    if isinstance(node.source, nodes.Query):
+        return f"{start} {_query_to_insert(node.source, columns, schema)}"
+    scope = Scope(schema, refused=table.by_name)
+    lines = []
+    for number, values in enumerate(node.source, start=1):
+        if len(values) != len(columns):
+            raise Mistake.COLUMN_COUNT(number)
+        pairs = zip(values, columns, strict=True)
+        lines.append(f"({', '.join(_stored(*pair, number, scope) for pair in pairs)})")
+    return f"{start} VALUES {', '.join(lines)}"
+
+
+def _query_to_insert(node: nodes.Query, columns: list[ColumnSchema], schema: Schema) -> str:
+    query = compile_query(node, Scope(schema))
+    if len(query.columns) != len(columns):
+        raise Mistake.COLUMN_COUNT(1)
+    names = [quote_name(f"{types.INTERNAL}{index}") for index in range(len(columns))]
+    values = (
+        store(Fragment(name, own.type), column)
+        for name, own, column in zip(names, query.columns, columns, strict=True)
+    )
+    rows = f"(WITH {INNER}({', '.join(names)}) AS ({query.sql}) SELECT * FROM {INNER})"
+    return f"SELECT {', '.join(values)} FROM {rows} WHERE 1"
 
 
 def _insert_columns(names: tuple[str, ...] | None, table: TableSchema) -> list[ColumnSchema]:
@@ -55,39 +76,7 @@ def _insert_columns(names: tuple[str, ...] | None, table: TableSchema) -> list[C
     for number in reversed(range(len(columns))):
         if columns[number] in columns[:number]:
             raise Mistake.FIELD_TWICE(columns[number].name)
-    for column in table.columns:
-        if column not in columns and not column.is_nullable and column.default == "NULL":
-            raise Mistake.NO_DEFAULT(column.name)
     return columns
-
-
-def _insert_rows(
-    rows: Iterable[Sequence[nodes.Expression]], columns: list[ColumnSchema], scope: Scope
-) -> str:
-    lines = []
-    for number, values in enumerate(rows, start=1):
-        if len(values) != len(columns):
-            raise Mistake.COLUMN_COUNT(number)
-        cells = (
-            _stored(value, column, number, scope)
-            for value, column in zip(values, columns, strict=True)
-        )
-        lines.append(f"({', '.join(cells)})")
-    return f"VALUES {', '.join(lines)}"
-
-
-def _insert_query(node: nodes.Query, columns: list[ColumnSchema], scope: Scope) -> str:
-    query = compile_query(node, Scope(scope.schema))
-    if len(query.columns) != len(columns):
-        raise Mistake.COLUMN_COUNT(1)
-    names = [quote_name(f"{INTERNAL}{index}") for index in range(len(columns))]
-    values = (
-        store(Fragment(name, own.type), column)
-        for name, own, column in zip(names, query.columns, columns, strict=True)
-    )
-    listed = ", ".join(names)
-    rows = f"(WITH {INNER}({listed}) AS ({query.sql}) SELECT * FROM {INNER})"
-    return f"SELECT {', '.join(values)} FROM {rows} WHERE 1"
 
 
 def _stored(node: nodes.Expression, column: ColumnSchema, row: int, scope: Scope) -> str:
@@ -99,32 +88,36 @@ def _stored(node: nodes.Expression, column: ColumnSchema, row: int, scope: Scope
         return store(value._replace(literal=None), column, row)
 
 
-def _compile_change(node: nodes.Change, schema: Schema) -> str:
-    scope = Scope(schema, Scope(schema))
+def compile_change(node: nodes.Change, schema: Schema) -> str:
+    """Translates UPDATE and DELETE. Raises: MySQLError."""
+    scope = Scope(schema)
     names = [join.source for join in node.sources if isinstance(join.source, nodes.TableName)]
     if node.target and node.target not in [name.alias for name in names]:
         raise Mistake.UNKNOWN_TABLE_IN(node.target, "MULTI DELETE")
     tables = {name.alias: find_table(name, schema) for name in names}
     source = compile_joins(node.sources, scope)
     scope.clause = "field list"
-    is_joined = len(node.sources) > 1 or bool(node.target)
     alias = node.target or next(iter(tables), "")
-    sets: dict[str, str] = {}
     if node.assignments:
         alias = _changed_alias(node.assignments, tables, scope)
     table = tables[alias]
     scope.target = table.name
-    if node.assignments:
-        sets = _assignments(node.assignments, table, scope)
+    sets = _assignments(node.assignments, table, scope)
     scope.clause = "where clause"
     where = f" WHERE {compile_condition(node.where, scope)}" if node.where else ""
-    if is_joined:
+    if len(node.sources) > 1 or node.target:
         if node.tail != nodes.Tail():
             raise Mistake.NOT_SUPPORTED("ORDER BY and LIMIT of a change with joins")
         return _change_joined(alias, table, sets, f"{source}{where}")
-    where = _limited(node.tail, source, table, where, scope)
-    terms = ", ".join(f"{name} = {value}" for name, value in sets.items())
-    return f"UPDATE {source} SET {terms}{where}" if sets else f"DELETE FROM {source}{where}"
+    if node.tail != nodes.Tail():
+        scope.clause = "order clause"
+        for term, _ in node.tail.order:
+            find_position(term, 0, scope.clause)  # there are none
+        order = f" {compile_order(node.tail.order, scope)}" if node.tail.order else ""
+        rows = f"SELECT {table.row_id} FROM {source}{where}{order}{compile_limit(node.tail)}"
+        where = f" WHERE {table.row_id} IN ({rows})"
+    assignments = ", ".join(f"{name} = {value}" for name, value in sets.items())
+    return f"UPDATE {source} SET {assignments}{where}" if sets else f"DELETE FROM {source}{where}"
 
 
 def _changed_alias(
@@ -141,30 +134,7 @@ def _changed_alias(
     (alias,) = changed
     if alias not in tables:
         raise Mistake.NOT_UPDATABLE(alias)
-    keys = {column.lower() for _, key in tables[alias].keys for column in key}
-    if keys & {node.name.lower() for node, _ in assignments}:
-        raise Mistake.NOT_SUPPORTED("UPDATE of a key")  # compared row by row, in an order
     return alias
-
-
-def _change_joined(alias: str, table: TableSchema, sets: dict[str, str], joined: str) -> str:
-    """A row that matches several times may be set to one value only."""
-    name, row = quote_name(table.name), f"{quote_name(alias)}.{table.row_id}"
-    if not sets:
-        return f"DELETE FROM {name} WHERE {table.row_id} IN (SELECT {row} FROM {joined})"
-    new = quote_name(f"{INTERNAL}s")
-    values = ", ".join(f"{value} AS v{index}" for index, value in enumerate(sets.values()))
-    singles = ", ".join(
-        f"my_single_value(count(DISTINCT v{n}) + (count(v{n}) BETWEEN 1 AND count(*) - 1), "
-        f"max(v{n})) AS v{n}"
-        for n in range(len(sets))
-    )
-    terms = ", ".join(f"{column} = {new}.v{n}" for n, column in enumerate(sets))
-    return (
-        f"UPDATE {name} SET {terms} FROM (SELECT r, {singles} "
-        f"FROM (SELECT {row} AS r, {values} FROM {joined}) GROUP BY r) AS {new} "
-        f"WHERE {name}.{table.row_id} = {new}.r"
-    )
 
 
 def _assignments(
@@ -187,13 +157,94 @@ def _assignments(
     return sets
 
 
-def _limited(tail: nodes.Tail, source: str, table: TableSchema, where: str, scope: Scope) -> str:
-    """Returns WHERE for a change of the first rows in an order only."""
-    if tail == nodes.Tail():
-        return where
-    scope.clause = "order clause"
-    for term, _ in tail.order:
-        find_position(term, 0, scope.clause)  # there are none
-    order = f" {compile_order(tail.order, scope)}" if tail.order else ""
-    row = table.row_id
-    return f" WHERE {row} IN (SELECT {row} FROM {source}{where}{order}{compile_limit(tail)})"
+def _change_joined(alias: str, table: TableSchema, sets: dict[str, str], joined: str) -> str:
+    """A row that matches several times may be set to one value only."""
+    name, row = quote_name(table.name), f"{quote_name(alias)}.{table.row_id}"
+    if not sets:
+        return f"DELETE FROM {name} WHERE {table.row_id} IN (SELECT {row} FROM {joined})"
+    new = quote_name(f"{types.INTERNAL}s")
+    values = ", ".join(f"{value} AS v{index}" for index, value in enumerate(sets.values()))
+    singles = ", ".join(
+        f"my_single_value(count(DISTINCT v{n}) + (count(v{n}) BETWEEN 1 AND count(*) - 1), "
+        f"max(v{n})) AS v{n}"
+        for n in range(len(sets))
+    )
+    terms = ", ".join(f"{column} = {new}.v{n}" for n, column in enumerate(sets))
+    return (
+        f"UPDATE {name} SET {terms} FROM (SELECT r, {singles} "
+        f"FROM (SELECT {row} AS r, {values} FROM {joined}) GROUP BY r) AS {new} "
+        f"WHERE {name}.{table.row_id} = {new}.r"
+    )
+
+
+_SYNONYMS = {
+    **dict.fromkeys(("boolean", "bool"), "tinyint(1)"),
+    **dict.fromkeys(("numeric", "dec", "fixed"), "decimal"),
+    "integer": "int",
+}
+Definition = tuple[tuple[str, ...], Schema]
+"""What a change of the schema does: SQLite's statements, and the schema after them."""
+
+
+def compile_create(node: nodes.Create, schema: Schema) -> Definition:
+    """Translates CREATE TABLE. Raises: MySQLError."""
+    name = node.table.name
+    check_database(node.table, schema, "CREATE")
+    if name in schema.by_name and node.if_not_exists:
+        return (), schema
+    if not types.is_name(name) or name.lower().startswith("sqlite_"):
+        raise Mistake.WRONG_TABLE_NAME(name)
+    if any(table.name.lower() == name.lower() for table in schema.tables):
+        raise Mistake.TABLE_EXISTS(name)  # as on a server with `lower_case_table_names`
+    columns: dict[str, ColumnSchema] = {}
+    for column, declared in node.columns:
+        if not types.is_name(column):
+            raise Mistake.WRONG_COLUMN_NAME(column)
+        if column.lower() in columns:
+            raise Mistake.DUPLICATE_COLUMN(column)
+        kind = types.parse_type(declared)
+        columns[column.lower()] = ColumnSchema(column, declared, kind)
+    table = TableSchema(name, tuple(columns.values()))
+    return (table.sqlite_ddl,), Schema(schema.name, (*schema.tables, table))
+
+
+def compile_drop(node: nodes.PlainStatement, schema: Schema) -> Definition:
+    """Translates DROP TABLE. Raises: MySQLError (1051)."""
+    for table in node.tables:
+        check_database(table, schema, "DROP")
+    names = dict.fromkeys(table.name for table in node.tables)
+    unknown = [f"{schema.name}.{name}" for name in names if name not in schema.by_name]
+    if unknown and node.words == "DROP":
+        raise Mistake.UNKNOWN_TABLE(",".join(unknown))
+    known = [name for name in names if name in schema.by_name]
+    left = tuple(table for table in schema.tables if table.name not in known)
+    return tuple(f"DROP TABLE {quote_name(name)}" for name in known), Schema(schema.name, left)
+
+
+def _query(rows: Iterable[Sequence[str | None]], num_columns: int = 1) -> CompiledQuery:
+    lines = (
+        f"({', '.join('NULL' if cell is None else quote_text(cell) for cell in row)})"
+        for row in rows
+    )
+    values = ", ".join(lines)
+    columns = [OutputColumn("", types.TEXT)] * num_columns
+    return CompiledQuery(f"VALUES {values}" if values else "SELECT NULL WHERE 0", columns)
+
+
+def _declared(column: ColumnSchema) -> str:
+    name, bracket, sizes = column.declared.lower().replace(" ", "").partition("(")
+    name = _SYNONYMS.get(name, name)
+    if not bracket and name in ("decimal", "char"):
+        return "decimal(10,0)" if name == "decimal" else "char(1)"
+    return name + bracket + sizes
+
+
+def describe(node: nodes.TableName, schema: Schema) -> CompiledQuery:
+    """Answers DESCRIBE: no column has a key, a default or a rule. Raises: MySQLError (1146)."""
+    columns = find_table(node, schema).columns
+    return _query([(c.name, _declared(c), "YES", "", None, "") for c in columns], 6)
+
+
+def show_tables(schema: Schema) -> CompiledQuery:
+    """Answers SHOW TABLES."""
+    return _query((name,) for name in sorted(schema.by_name))

@@ -1,21 +1,21 @@
-"""Queries: FROM, common table expressions, UNION, and queries within expressions."""
+"""Queries: FROM, SELECT with its clauses in MySQL's order, UNION, queries in expressions."""
 
 from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import direction
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compare, is_in
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
+    compare,
+    direction,
+    is_in,
+    order_value,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    BareColumn,
     CompiledQuery,
     Fragment,
     OutputColumn,
     Scope,
     Source,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
-    compile_limit,
-    compile_select,
-    order_term,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     MAX_CHARS,
@@ -43,19 +43,19 @@ def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False)
 
     `is_derived`: its result is kept as a table, with names and rounded decimals.
     """
-    scope = parent.make_inner(is_derived=is_derived)
+    scope = Scope(parent.schema, parent, parent.target, is_derived)
     prefix = _compile_common_tables(node.common_tables, scope)
     if isinstance(node.body, nodes.Select):
         from_sql = compile_joins(node.body.sources, scope) if node.body.sources else ""
         query = compile_select(node.body, node.tail, scope, from_sql)
-    elif isinstance(node.body, nodes.Union):
-        query = _compile_union(node.body, node.tail, scope)
+        return query._replace(sql=prefix + query.sql)
+    if isinstance(node.body, nodes.Union):
+        query = _compile_union(node.body, scope)
     else:
         query = compile_query(node.body, scope, is_derived=True)
-        if node.tail != nodes.Tail():
-            sql = f"SELECT * FROM ({query.sql}){_compile_tail(node.tail, query.columns)}"
-            is_limited = node.tail.limit is not None
-            query = query._replace(sql=sql, is_limited=is_limited, has_tail=True)
+    if node.tail != nodes.Tail():
+        sql = f"SELECT * FROM ({query.sql}){_compile_tail(node.tail, query.columns)}"
+        query = query._replace(sql=sql, is_limited=node.tail.limit is not None)
     return query._replace(sql=prefix + query.sql)
 
 
@@ -93,7 +93,7 @@ def _compile_tail(tail: nodes.Tail, columns: list[OutputColumn]) -> str:
     return order + compile_limit(tail)
 
 
-def _compile_union(node: nodes.Union, tail: nodes.Tail, scope: Scope) -> CompiledQuery:
+def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
     left = compile_query(node.left, scope, is_derived=True)
     right = compile_query(node.right, scope, is_derived=True)
     if len(left.columns) != len(right.columns):
@@ -105,10 +105,8 @@ def _compile_union(node: nodes.Union, tail: nodes.Tail, scope: Scope) -> Compile
     # SQLite's UNION gives the last of 'a' and 'A', MySQL's the first.
     word = "UNION ALL" if node.operator == "UNION" else node.operator
     sql = f"{_member(left, columns)} {word} {_member(right, columns)}"
-    if word == "UNION ALL" and not node.is_all:
-        sql = f"SELECT DISTINCT * FROM ({sql})"
-    sql = f"SELECT * FROM ({sql}){_compile_tail(tail, columns)}" if tail != nodes.Tail() else sql
-    return CompiledQuery(sql, columns, False, tail.limit is not None, tail != nodes.Tail())
+    is_list = word != "UNION ALL" or node.is_all
+    return CompiledQuery(sql if is_list else f"SELECT DISTINCT * FROM ({sql})", columns)
 
 
 def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
@@ -156,29 +154,34 @@ def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
         scope.add(Source(node.alias, query.columns))
         return f"({query.sql}) AS {quote_name(node.alias)}"
     columns = None if node.database else scope.find_common_table(node.name)
-    if columns is not None:
-        scope.add(Source(node.alias, columns))
-        return f"{quote_name(node.name)} AS {quote_name(node.alias)}"
+    if columns is None:
+        return _add_table(node, scope)
+    scope.add(Source(node.alias, columns))
+    return f"{quote_name(node.name)} AS {quote_name(node.alias)}"
+
+
+def _add_table(node: nodes.TableName, scope: Scope) -> str:
+    """Returns a table as FROM names it; adds it to the scope. Raises: MySQLError."""
     table = find_table(node, scope.schema)
-    if scope.target == node.name and scope.parent is not None:
+    if scope.target == node.name:
         raise Mistake.UPDATE_TARGET(node.name)
     columns = [OutputColumn(column.name, column.type) for column in table.columns]
     scope.add(Source(node.alias, columns, scope.schema.name))
-    return f"main.{quote_name(table.name)} AS {quote_name(node.alias)}"  # and no CTE of that name
+    return f"main.{quote_name(table.name)} AS {quote_name(node.alias)}"
 
 
-def find_table(node: nodes.TableName, schema: types.Schema) -> TableSchema:
+def find_table(node: nodes.TableName, schema: types.Schema, command: str = "SELECT") -> TableSchema:
     """Returns the table that a node names. Raises: MySQLError (1142, 1146, 1235)."""
+    check_database(node, schema, command)
+    return schema.table(node.name)
+
+
+def check_database(node: nodes.TableName, schema: types.Schema, command: str) -> None:
+    """Raises: MySQLError (1142, 1235) for a table of another database."""
     if node.database.lower() == "information_schema":
         raise Mistake.NOT_SUPPORTED("information_schema")
-    return schema.table(table_name(node, schema, "SELECT"))
-
-
-def table_name(node: nodes.TableName, schema: types.Schema, command: str) -> str:
-    """Returns the name of a table, which `command` is for. Raises: MySQLError (1142)."""
     if (node.database or schema.name) != schema.name:
         raise Mistake.COMMAND_DENIED(command, node.name)
-    return node.name
 
 
 @handles(nodes.Query)
@@ -295,3 +298,269 @@ def _in_list(left: list[Fragment], rows: list[list[Fragment]], operator: str) ->
         raise Mistake.STACK()
     tests = " OR ".join(_compare_rows(left, "=", row) for row in rows)
     return Fragment(f"({'NOT ' if operator == 'NOT IN' else ''}({tests}))", types.INTEGER)
+
+
+Projections = list[tuple[str, Fragment]]
+"""The select list: names and values."""
+NumberedColumns = list[tuple[int, BareColumn]]
+"""Bare columns, each with the number of the expression that it stands in."""
+
+
+def compile_select(
+    node: nodes.Select, tail: nodes.Tail, scope: Scope, from_sql: str
+) -> CompiledQuery:
+    """Translates one SELECT block, whose tables are in the scope. Raises: MySQLError.
+
+    The order of the clauses here is MySQL's, so that of several mistakes the same one is reported.
+    It is also what each clause knows of the others: GROUP BY and HAVING see the select list's
+    aliases, WHERE does not; the select list is checked against GROUP BY.
+    """
+    for item in node.items:
+        is_star = isinstance(item.value, nodes.Star) and not item.value.table
+        if is_star and not scope.sources:
+            raise Mistake.NO_TABLES()
+        if item.is_alias:
+            scope.aliases.setdefault(item.name.lower(), item.value)
+    scope.begin("where clause")
+    where = [compile_condition(node.where, scope)] if node.where else []
+    group = _compile_group(node, scope)
+    projections, bare = _compile_projections(node, scope)
+    having = _compile_having(node, scope, projections)
+    order = _compile_order(node, tail, scope, projections)
+    _check_full_group_by(node, scope, bare)
+    if having and not group and not scope.num_aggregates:  # SQLite refuses this HAVING
+        where, having = [*where, *having], []
+    is_aggregated = bool(group or scope.num_aggregates)
+    if node.is_distinct or (scope.is_derived and (is_aggregated or having or tail.limit)):
+        # A table is made of these; a plain derived one MySQL merges into the query around.
+        projections = [(name, kept(value)) for name, value in projections]
+    parts = [
+        "SELECT " + ("DISTINCT " if node.is_distinct else ""),
+        ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
+        from_sql and f" FROM {from_sql}",
+        where and f" WHERE {' AND '.join(where)}",
+        group and f" GROUP BY {', '.join(group)}",
+        having and f" HAVING {having[0]}",
+        order and f" ORDER BY {', '.join(order)}",
+        compile_limit(tail),
+    ]
+    columns = [
+        OutputColumn(name, value.type, value.is_collated or value.type.kind is Kind.TEXT)
+        for name, value in projections
+    ]
+    is_single = (bool(scope.num_aggregates) and not group) or not from_sql
+    is_single |= tail.limit is not None and tail.limit[0] <= 1
+    sql = "".join(part for part in parts if part)
+    return CompiledQuery(sql, columns, is_single, tail.limit is not None)
+
+
+def _output(name: str, value: Fragment, is_derived: bool) -> str:
+    """Returns a column of the result; of a derived table with its name."""
+    return f"{collated(value)} AS {quote_name(name)}" if is_derived else collated(value)
+
+
+def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
+    scope.begin("group statement")
+    scope.is_grouped = bool(node.group)
+    terms = []
+    for term in node.group:
+        expression = _ordinal(term, node, scope)
+        if (
+            isinstance(term, nodes.ColumnName)
+            and not term.table
+            and not scope.has_column(term.name)
+        ):
+            expression = scope.aliases.get(term.name.lower(), term)
+        scope.aggregates_allowed = expression is not term
+        terms.append(compile_expression(expression, scope))
+        if scope.num_aggregates:
+            names = [item.name for item in node.items if item.value is expression]
+            raise Mistake.WRONG_GROUP_FIELD(names[0])
+        if isinstance(expression, nodes.ColumnName):
+            scope.group_names.add(expression.name.lower())
+    scope.group_sql = {term.sql for term in terms}
+    return [order_value(term) for term in terms]
+
+
+def find_position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
+    """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
+    if isinstance(term, nodes.Operator) and term.operator == "NEGATIVE":
+        if isinstance(term.operands[0], nodes.Constant):  # MariaDB reads a position
+            raise Mistake.NOT_SUPPORTED(f"a negative number in the {clause}")
+        return None
+    if not isinstance(term, nodes.Constant):
+        return None
+    if term.kind == "boolean" or (len(term.text) > 18 and term.text.isdigit()):
+        # MariaDB reads TRUE as 1, a position; a number beyond 64 bits is none.
+        raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
+    if term.kind != "number" or not term.text.isdigit():
+        return None
+    if not 1 <= int(term.text) <= num_columns:
+        raise Mistake.UNKNOWN_COLUMN(term.text, clause)
+    return int(term.text) - 1
+
+
+def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.Expression:
+    position = find_position(term, len(node.items), scope.clause)
+    return term if position is None else node.items[position].value
+
+
+def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
+    scope.begin("field list", aggregates=True, windows=True)
+    projections: Projections = []
+    bare: NumberedColumns = []
+    for item in node.items:
+        if isinstance(item.value, nodes.Star):
+            projections += _expand_star(item.value.table, scope)
+        else:
+            projections.append((item.name, compile_expression(item.value, scope)))
+        bare += [(len(projections), column) for column in scope.bare]
+        scope.bare.clear()
+    if scope.is_derived:
+        seen: set[str] = set()
+        for name, _ in projections:
+            if name.lower() in seen:
+                raise Mistake.DUPLICATE_COLUMN(name)
+            if name.upper() in ("TRUE", "FALSE") or max(name, default=" ") > "\uffff":
+                # SQLite does not find the first two, even in quotes; the others no name has
+                raise Mistake.NOT_SUPPORTED(f"a column called {name}")
+            seen.add(name.lower())
+    return projections, bare
+
+
+def _expand_star(table: str, scope: Scope) -> Projections:
+    sources = [source for source in scope.sources if not table or source.alias == table]
+    if not sources:
+        raise Mistake.UNKNOWN_TABLE(table)
+    columns: Projections = []
+    for source in sources:
+        for name, fragment in source.fragments.items():
+            if fragment.sql not in scope.group_sql:
+                scope.bare.append(BareColumn(fragment.sql, source.written[name], source))
+            columns.append((source.written[name], fragment))
+    return columns
+
+
+def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) -> list[str]:
+    """HAVING sees the select list, the GROUP BY expressions and aggregates, and no other column."""
+    if node.having is None:
+        return []
+    scope.begin("having clause", aggregates=True)
+    scope.select_list = {
+        name.lower(): value
+        for name, value in reversed(projections)
+        if name.lower() not in scope.group_names
+    }
+    condition = compile_condition(node.having, scope)
+    shown = {
+        value.sql
+        for name, value in projections
+        if value.sql.lower().endswith(f".{quote_name(name)}".lower())
+    }
+    for column in scope.bare:
+        if column.sql not in shown:
+            raise Mistake.UNKNOWN_COLUMN(column.name, scope.clause)
+    return [condition]
+
+
+def _compile_order(
+    node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
+) -> list[str]:
+    scope.begin("order clause", aggregates=True, windows=True)
+    aliased = {
+        name.lower(): value
+        for name, value in reversed(projections)
+        if name.lower() in scope.aliases and not scope.has_column(name)
+    }
+    terms = []
+    for number, (term, is_descending) in enumerate(tail.order, start=1):
+        sql = order_term(term, projections)
+        if sql is None:
+            scope.select_list = aliased
+            value = compile_expression(term, scope)
+            scope.select_list = {}
+            if node.is_distinct:
+                _check_distinct_order(value, scope, projections, number)
+            sql = order_value(value)
+        if node.group:
+            bare = [(number, column) for column in scope.bare]
+            _check_full_group_by(node, scope, bare, "ORDER BY clause")
+        scope.bare.clear()
+        terms.append(sql + direction(is_descending))
+    return terms
+
+
+def _check_distinct_order(
+    value: Fragment, scope: Scope, projections: Projections, number: int
+) -> None:
+    shown = {projection.sql for _, projection in projections}
+    for column in scope.bare if value.sql not in shown else ():
+        if column.sql not in shown:
+            raise Mistake.DISTINCT_ORDER(number, column.title)
+
+
+def order_term(term: nodes.Expression, projections: Projections) -> str | None:
+    """Returns a term that is a position or a name of the select list; None for others."""
+    position = find_position(term, len(projections), "order clause")
+    if position is None and isinstance(term, nodes.ColumnName) and not term.table:
+        named = [
+            (index, value.sql)
+            for index, (name, value) in enumerate(projections)
+            if name.lower() == term.name.lower()
+        ]
+        if len({sql for _, sql in named}) > 1:
+            raise Mistake.AMBIGUOUS(term.name, "order clause")
+        position = named[0][0] if named else None
+    if position is None:
+        return None
+    value = projections[position][1]
+    if kept(value) != value:
+        return kept(value).sql
+    is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
+    return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
+
+
+def compile_limit(tail: nodes.Tail) -> str:
+    """Returns the LIMIT clause."""
+    if tail.limit is None:
+        return ""
+    count, offset = (min(number, (1 << 63) - 1) for number in tail.limit)
+    return f" LIMIT {count}" + (f" OFFSET {offset}" if offset else "")
+
+
+def _check_full_group_by(
+    node: nodes.Select, scope: Scope, bare: NumberedColumns, clause: str = "SELECT list"
+) -> None:
+    """ONLY_FULL_GROUP_BY.
+
+    Raises: MySQLError (1055, 1140) for a bare column that neither the groups nor WHERE determine.
+    """
+    if not bare or not (node.group or scope.num_aggregates):
+        return
+    known = scope.group_sql | _constant_columns(node, scope)
+    for number, column in bare:
+        if column.sql in known:
+            continue
+        if node.group:
+            raise Mistake.FULL_GROUP_BY(number, clause, column.title)
+        raise Mistake.MIXED_GROUP(number, column.title)
+
+
+def _constant_columns(node: nodes.Select, scope: Scope) -> set[str]:
+    """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
+    conditions = [node.where]
+    columns: set[str] = set()
+    while conditions:
+        condition = conditions.pop()
+        if not isinstance(condition, nodes.Operator):
+            continue
+        if condition.operator == "AND":
+            conditions += condition.operands
+        elif condition.operator == "=":
+            column, value = condition.operands
+            if isinstance(column, nodes.Constant):
+                column, value = value, column
+            if isinstance(column, nodes.ColumnName) and isinstance(value, nodes.Constant):
+                columns.add(scope.find_column(column).sql)
+    scope.bare.clear()
+    return columns

@@ -1,16 +1,12 @@
 """Where names are looked up: tables, columns, aliases, and MySQL's errors about them."""
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
-
-_NO_NAME = re.compile("[^\0-\uffff]")
-"""What a text may hold and a name may not; MySQL shows it as a question mark."""
 
 
 class Fragment(NamedTuple):
@@ -34,13 +30,12 @@ class OutputColumn(NamedTuple):
 
 
 class CompiledQuery(NamedTuple):
-    """A translated query. `is_single_row`: it cannot have two; `has_tail`: ORDER BY or LIMIT."""
+    """A translated query. `is_single_row`: it cannot have two; `is_limited`: by LIMIT."""
 
     sql: str
     columns: list[OutputColumn]
     is_single_row: bool = False
     is_limited: bool = False
-    has_tail: bool = False
 
 
 class Source:
@@ -102,7 +97,7 @@ class Scope:
     common_tables: dict[str, list[OutputColumn]] = field(default_factory=dict)
     aliases: dict[str, nodes.Expression] = field(default_factory=dict)
     select_list: dict[str, Fragment] = field(default_factory=dict)
-    refused: Iterable[str] = ()
+    refused: Container[str] = ()
     clause: str = "field list"
     visible_from: int = 0
     bare: list[BareColumn] = field(default_factory=list)
@@ -114,10 +109,6 @@ class Scope:
     num_aggregates: int = 0
     aggregates_allowed: bool = False
     windows_allowed: bool = False
-
-    def make_inner(self, *, is_derived: bool = False) -> "Scope":
-        """Returns the scope of a query within this one."""
-        return Scope(self.schema, self, self.target, is_derived)
 
     def begin(self, clause: str, *, aggregates: bool = False, windows: bool = False) -> None:
         """Begins a clause, in which aggregates or windows may stand."""
@@ -146,8 +137,6 @@ class Scope:
 
     def find_column(self, node: nodes.ColumnName) -> Fragment:
         """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
-        if not node.table and node.name.lower() in self.refused:
-            raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
         for scope in self._outwards():
             column = scope._find_own(node, self.clause)
             if column is not None:
@@ -163,6 +152,8 @@ class Scope:
 
     def _find_own(self, node: nodes.ColumnName, clause: str) -> Fragment | None:
         name = node.name.lower()
+        if name in self.refused and not (node.table and self.sources):
+            raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
         is_change = self.clause == "field list" and (node.table or len(self.sources) > 1)
         if name in self.select_list and is_change:  # the value before, or the one that SET gave?
             raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")
@@ -183,11 +174,3 @@ class Scope:
         fragment = matches[0].fragments[name]
         self.bare.append(BareColumn(fragment.sql, matches[0].written[name], matches[0]))
         return fragment
-
-
-def replace_unnamable(name: str) -> str:
-    """Returns a name made of a text with `?` for what no name can hold, as the server shows it.
-
-    So none is like the dialect's own names.
-    """
-    return name if name.isascii() else _NO_NAME.sub("?", name)

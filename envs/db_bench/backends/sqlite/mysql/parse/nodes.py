@@ -149,15 +149,15 @@ class Query(NamedTuple):
     common_tables: tuple[CommonTable, ...] = ()
 
 
-Assignments: TypeAlias = tuple[tuple[ColumnName, Expression], ...]
-
-
 class Insert(NamedTuple):
     """INSERT of rows or a query; `columns` is None where no names are given."""
 
     table: TableName
     columns: tuple[str, ...] | None
     source: tuple[tuple[Expression, ...], ...] | Query
+
+
+Assignments: TypeAlias = tuple[tuple[ColumnName, Expression], ...]
 
 
 class Change(NamedTuple):
@@ -173,36 +173,16 @@ class Change(NamedTuple):
     tail: Tail
 
 
-class ColumnDefinition(NamedTuple):
-    """A column of CREATE TABLE; `keys`: the names of those that it alone is."""
-
-    name: str
-    declared: str
-    is_nullable: bool = True
-    default: "Expression | None" = None
-    keys: tuple[str, ...] = ()
-
-
-class Key(NamedTuple):
-    """A key of CREATE TABLE."""
-
-    name: str
-    columns: tuple[str, ...]
-
-
-Definition: TypeAlias = ColumnDefinition | Key
-
-
 class Create(NamedTuple):
-    """CREATE TABLE."""
+    """CREATE TABLE; `columns`: names and types, as they are written."""
 
     table: TableName
-    definitions: tuple[Definition, ...]
+    columns: tuple[tuple[str, str], ...]
     if_not_exists: bool
 
 
 class PlainStatement(NamedTuple):
-    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "USE", "COMMIT"."""
+    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "COMMIT"."""
 
     words: str
     tables: tuple[TableName, ...] = ()

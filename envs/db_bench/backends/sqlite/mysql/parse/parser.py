@@ -5,7 +5,7 @@ word that it cannot use is an error: 1235 if it is one of MySQL's (`words.REFUSE
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NoReturn, TypeVar
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
@@ -92,6 +92,11 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED(token.text)
         raise self._statement.syntax_error(token.start)
 
+    def _refuse(self, upper: Container[str], what: str = "") -> None:
+        """Raises: MySQLError (1235) where one of these words is next."""
+        if self.token.upper in upper:
+            raise Mistake.NOT_SUPPORTED(what or self.token.text)
+
     def _read_list(self, read: Callable[[], ItemT]) -> tuple[ItemT, ...]:
         """Reads one or more, with commas between them."""
         items = [read()]
@@ -147,8 +152,7 @@ class _Parser:
     def read_statement(self) -> nodes.Node:
         """Reads the whole statement."""
         first = self.token.upper
-        if first in words.REFUSED_STATEMENTS:
-            raise Mistake.NOT_SUPPORTED(first)
+        self._refuse(words.REFUSED_STATEMENTS)
         if first == "(" or first in _QUERY_WORDS:
             return self._query()
         readers = {
@@ -159,7 +163,6 @@ class _Parser:
             "DROP": self._drop,
             "SHOW": self._show,
             "SET": self._set,
-            "USE": self._use,
             "TRUNCATE": self._truncate,
             **dict.fromkeys(("DESCRIBE", "DESC"), self._describe),
             **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), self._transaction),
@@ -175,16 +178,15 @@ class _Parser:
         columns: tuple[str, ...] | None = None
         if self.token.upper == "(" and self._peek().upper not in _QUERY_WORDS:
             columns = self._read_in_parentheses(self._name)
+        self._refuse(("SET",), "INSERT … SET")
         source: tuple[tuple[Expression, ...], ...] | Query
-        if self._accept("VALUES", "VALUE"):
-            source = self._read_list(lambda: self._read_in_parentheses(self._expression))
-        elif self.token.upper == "(" or self.token.upper in _QUERY_WORDS:
+        if self.token.upper == "(" or self.token.upper in _QUERY_WORDS:
             source = self._query()
-        elif self.token.upper == "SET":
-            raise Mistake.NOT_SUPPORTED("INSERT … SET")
+        elif self._accept("VALUES", "VALUE"):
+            source = self._read_list(lambda: self._read_in_parentheses(self._expression))
         else:
             raise self._statement.syntax_error(self.token.start)
-        if self.token.upper == "AS" or self._accept_all("ON", "DUPLICATE"):
+        if self._peek().upper == "DUPLICATE" or self.token.upper == "AS":
             raise Mistake.NOT_SUPPORTED("ON DUPLICATE KEY UPDATE")
         return nodes.Insert(table, columns, source)
 
@@ -204,12 +206,10 @@ class _Parser:
         target = ""
         if self.token.upper != "FROM":
             target = self.fail() if self.token.upper in words.REFUSED else self._name()
-            if self.token.upper in (",", "."):
-                raise Mistake.NOT_SUPPORTED("DELETE from several tables")
+            self._refuse((",", "."), "DELETE from several tables")
         self._expect("FROM")
         sources = self._sources() if target else (nodes.Join(self._aliased_table(), "", None),)
-        if self.token.upper in _JOINS or self._accept(".", "USING"):
-            raise Mistake.NOT_SUPPORTED("DELETE … USING")
+        self._refuse({*_JOINS, ".", "USING"}, "DELETE … USING")
         return self._change(target, sources, ())
 
     def _change(
@@ -229,49 +229,20 @@ class _Parser:
         columns = self._read_in_parentheses(self._definition)
         return nodes.Create(table, columns, if_not_exists)
 
-    def _definition(self) -> nodes.Definition:
-        if self._accept_all("PRIMARY", "KEY") or self._accept("UNIQUE"):
-            is_primary = self._peek(-1).upper == "KEY"
-            if not is_primary:
-                self._accept("KEY", "INDEX")
-                name = self._name() if self._is_name() else ""
-            key = self._read_in_parentheses(self._key_column)
-            return nodes.Key("PRIMARY" if is_primary else name or key[0], key)
-        if self.token.upper in words.DEFINITIONS:
-            raise Mistake.NOT_SUPPORTED(self.token.upper)
+    def _definition(self) -> tuple[str, str]:
+        """Reads a column's name and type."""
+        self._refuse(words.DEFINITIONS)
         name = self._name()
-        start, kind = self.token.start, self.token.upper
-        if kind not in TYPE_NAMES:
+        start = self.token.start
+        if self.token.upper not in TYPE_NAMES:
             raise self._statement.syntax_error(start)
+        self._refuse(("ENUM", "SET"))
         self._advance()
-        if kind in ("ENUM", "SET"):
-            raise Mistake.NOT_SUPPORTED(kind)
         if self.token.upper == "(":
             self._read_in_parentheses(self._number)
-        column = nodes.ColumnDefinition(name, self._text_since(start))
-        while self.token.upper in words.DEFINITIONS:
-            column = self._read_rule(column)
-        return column
-
-    def _key_column(self) -> str:
-        name = self._name()
-        if self.token.upper in ("(", "ASC", "DESC"):
-            raise Mistake.NOT_SUPPORTED("a key of a part of a column, or in an order")
-        return name
-
-    def _read_rule(self, column: nodes.ColumnDefinition) -> nodes.ColumnDefinition:
-        if self._accept_all("NOT", "NULL"):
-            return column._replace(is_nullable=False)
-        if self._accept("NULL"):
-            return column._replace(is_nullable=True)
-        if self._accept("DEFAULT"):
-            return column._replace(default=self._signed())
-        if self._accept_all("PRIMARY", "KEY"):
-            return column._replace(keys=(*column.keys, "PRIMARY"))
-        if self._accept("UNIQUE"):
-            self._accept("KEY")
-            return column._replace(keys=(*column.keys, column.name))
-        raise Mistake.NOT_SUPPORTED(self.token.upper)
+        declared = self._text_since(start)
+        self._refuse(words.DEFINITIONS)
+        return name, declared
 
     def _drop(self) -> nodes.Node:
         self._expect("TABLE")
@@ -279,35 +250,27 @@ class _Parser:
         return nodes.PlainStatement(command, self._read_list(self._table))
 
     def _show(self) -> nodes.Node:
-        what = self._accept("TABLES", "DATABASES", "SCHEMAS", "COLUMNS", "FIELDS")
-        if what in ("COLUMNS", "FIELDS"):
-            self._expect("FROM", "IN")
-            return nodes.PlainStatement("DESCRIBE", (self._table(),))
-        if not what or self.token.kind != "end":
+        if not self._accept("TABLES") or self.token.kind != "end":
             raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
-        return nodes.PlainStatement("SHOW TABLES" if what == "TABLES" else "SHOW DATABASES")
-
-    def _use(self) -> nodes.Node:
-        return nodes.PlainStatement("USE", (self._table(),))
-
-    def _truncate(self) -> nodes.Node:
-        self._accept("TABLE")
-        return nodes.PlainStatement("TRUNCATE", (self._table(),))
+        return nodes.PlainStatement("SHOW TABLES")
 
     def _set(self) -> nodes.Node:
         self._accept("SESSION")
         if not self._accept_all("AUTOCOMMIT", "="):
             raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
         value = self._advance()
-        is_on = (value.upper or value.text) in ("1", "ON", "TRUE")
-        if not is_on and (value.upper or value.text) not in ("0", "OFF", "FALSE"):
-            raise Mistake.WRONG_VALUE("autocommit", value.text)
-        return nodes.PlainStatement("AUTOCOMMIT ON" if is_on else "AUTOCOMMIT OFF")
+        for word, spellings in (("ON", ("1", "ON", "TRUE")), ("OFF", ("0", "OFF", "FALSE"))):
+            if (value.upper or value.text) in spellings:
+                return nodes.PlainStatement(f"AUTOCOMMIT {word}")
+        raise Mistake.NOT_SUPPORTED(f"SET autocommit = {value.text}")
 
     def _describe(self) -> nodes.Node:
-        if self.token.upper in _QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}:
-            raise Mistake.NOT_SUPPORTED("EXPLAIN")
+        self._refuse(_QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}, "EXPLAIN")
         return nodes.PlainStatement("DESCRIBE", (self._table(),))
+
+    def _truncate(self) -> nodes.Node:
+        self._accept("TABLE")
+        return nodes.PlainStatement("TRUNCATE", (self._table(),))
 
     def _transaction(self) -> nodes.Node:
         word = self._peek(-1).upper
@@ -315,8 +278,7 @@ class _Parser:
             self._expect("TRANSACTION")
         else:
             self._accept("WORK")
-        if self.token.upper in words.TRANSACTION_OPTIONS:
-            raise Mistake.NOT_SUPPORTED(f"{word} {self.token.upper}")
+        self._refuse(words.TRANSACTION_OPTIONS, f"{word} {self.token.text}")
         return nodes.PlainStatement("BEGIN" if word == "START" else word)
 
     def _query(self) -> Query:
@@ -326,20 +288,17 @@ class _Parser:
         common_tables: tuple[nodes.CommonTable, ...] = ()
         if self._accept("WITH"):
             common_tables = self._read_list(self._common_table)
-        if common_tables and self.token.upper in ("UPDATE", "DELETE"):
-            raise Mistake.NOT_SUPPORTED(f"WITH … {self.token.upper}")
+            self._refuse(("UPDATE", "DELETE"), f"WITH … {self.token.text}")
         query = self._query_member()
         for _ in range(_MAX_CHAIN):
             operator = self._accept(*_SET_OPERATIONS)
             if not operator:
-                break
+                return query._replace(tail=self._tail(), common_tables=common_tables)
             is_all = self._accept("ALL", "DISTINCT") == "ALL"
             if operator != "UNION" and (is_all or isinstance(query.body, nodes.Union)):
                 raise Mistake.NOT_SUPPORTED(f"{operator} ALL, or after another set operation")
             query = Query(nodes.Union(query, self._query_member(), is_all, operator))
-        else:
-            raise Mistake.STACK()
-        return query._replace(tail=self._tail(), common_tables=common_tables)
+        raise Mistake.STACK()
 
     def _query_member(self) -> Query:
         if self.token.upper == "(":
@@ -601,7 +560,7 @@ class _Parser:
             return nodes.Constant(text, "text")
         return _NULL if token.upper == "NULL" else nodes.Constant(token.upper, "boolean")
 
-    def _column(self) -> nodes.ColumnName | nodes.Call | nodes.Cast:
+    def _column(self) -> Expression:
         """Reads a column's name, or the call of a function that is another database's."""
         names = [self._name()]
         while len(names) < 3 and self._accept("."):
@@ -640,7 +599,7 @@ class _Parser:
             raise Mistake.FUNCTION_SPACE("db", token.text)
         return self._finish_call(self._name(may_be_reserved=True))
 
-    def _finish_call(self, name: str) -> nodes.Call | nodes.Cast:
+    def _finish_call(self, name: str) -> Expression:
         upper = name.upper()
         self._expect("(")
         if upper in ("CAST", "CONVERT"):
@@ -723,8 +682,7 @@ class _Parser:
 
     def _cast(self, separator: str) -> nodes.Cast:
         value = self._expression()
-        if self.token.upper == "USING":
-            raise Mistake.NOT_SUPPORTED("CONVERT … USING")
+        self._refuse(("USING",))
         self._expect(separator)
         name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
         sizes: tuple[int, ...] = ()

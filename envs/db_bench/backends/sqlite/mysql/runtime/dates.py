@@ -180,42 +180,6 @@ def _date_format(value: SQLiteValue, pattern: str) -> str | None:
     return re.sub(r"%(.)", write, pattern, flags=re.DOTALL)
 
 
-_READ = {letter: _DIRECTIVES[letter] for letter in "YmdMbHisST"} | {"c": "%m", "e": "%d", "k": "%H"}
-_READABLE = re.compile(r"(?:%\w(?:[^%\w]+|$))+", re.ASCII)
-"""Formats with something between the numbers: without, MySQL and Python may divide them unlike."""
-
-
-@lru_cache(maxsize=64)
-def _python_format(pattern: str) -> str:
-    """Returns a format for STR_TO_DATE as `strptime` takes it. Raises: MySQLError (1235)."""
-    letters = re.findall("%(.)", pattern)
-    directives = [_READ.get(letter, "") for letter in letters]
-    is_date = "%Y" in directives and "%d" in directives and len({*letters} & {*"mcMb"}) == 1
-    is_known = all(directives) and len({*directives}) == len(directives)
-    if not (is_date and is_known and _READABLE.fullmatch(pattern)):
-        raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE with {pattern:.40}")
-    return re.sub("%(.)", lambda match: _READ[match[1]], pattern)
-
-
-def has_time(pattern: str) -> bool:
-    """Returns whether STR_TO_DATE reads a time with the date. Raises: MySQLError (1235)."""
-    return not {"%H", "%M", "%S"}.isdisjoint(re.findall("%.", _python_format(pattern)))
-
-
-def _str_to_date(text: str, pattern: str) -> str | None:
-    """Returns the date or date and time of a text; None where it begins as none."""
-    try:
-        moment = datetime.strptime(text, _python_format(pattern))
-    except ValueError as error:
-        is_no_day = str(error).startswith("day ")  # of that month
-        if is_no_day or (text[:1].isalpha() and pattern[:2] not in ("%M", "%b")):
-            return None
-        raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE of {text:.40}") from None
-    if not text.isascii():  # Python's digits are more than MySQL's
-        raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE of {text:.40}")
-    return moment.isoformat(" ") if has_time(pattern) else moment.date().isoformat()
-
-
 def _days_between(left: SQLiteValue, right: SQLiteValue) -> int | None:
     first, second = parse_datetime(left), parse_datetime(right)
     return (first.date() - second.date()).days if first and second else None
@@ -287,7 +251,6 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "date_add": add_interval,
     "strict_date_add": _add_strictly,
     "date_format": _date_format,
-    "str_to_date": _str_to_date,
     "now": lambda: _now().isoformat(" "),
     "curdate": lambda: _now().date().isoformat(),
     "temporal": lambda value, kind: normalize(value, Kind(kind)),

@@ -10,40 +10,36 @@ class StatementInterrupted(Exception):  # noqa: N818 (not an error: the statemen
 
 
 class Deadline:
-    """When the statement that runs on a connection must end, and how much one call may do.
+    """When the statement that runs on a connection must end.
 
-    `end_s`: on the clock of `time.monotonic`. `max_work`: steps of one call, such as comparisons of
-    characters; a call that might take more raises at once, as nothing can interrupt it.
-    `interrupt` stops the statement where nothing can be raised; `is_missed`: that was done, and
-    `is_cancelled`: by Ctrl-C.
+    `end_s`: on the clock of `time.monotonic`. `interrupt` stops the statement where nothing can be
+    raised; `is_missed`: that was done, and `is_cancelled`: by Ctrl-C.
     """
 
     def __init__(self) -> None:
         """Nothing is limited."""
         self.end_s = math.inf
-        self.max_work = math.inf
         self.interrupt: Callable[[], None] | None = None
         self.is_missed = self.is_cancelled = False
 
-    def start(self, timeout_s: float, max_work: float, interrupt: Callable[[], None]) -> None:
+    def start(self, timeout_s: float, interrupt: Callable[[], None]) -> None:
         """Limits what runs from now on."""
         self.end_s = time.monotonic() + timeout_s
-        self.max_work = max_work
         self.interrupt = interrupt
         self.is_missed = self.is_cancelled = False
 
     def stop(self) -> None:
         """Limits nothing any more."""
-        self.end_s = self.max_work = math.inf
+        self.end_s = math.inf
         self.interrupt = None
 
     def is_over(self) -> bool:
         """Returns whether the time is up."""
         return time.monotonic() > self.end_s
 
-    def check(self, work: int = 0) -> None:
-        """Raises: StatementInterrupted where the time is up, or one call may not do `work`."""
-        if work > self.max_work or time.monotonic() > self.end_s:
+    def check(self) -> None:
+        """Raises: StatementInterrupted where the time is up."""
+        if self.is_over():
             raise StatementInterrupted
 
     def miss(self, is_cancelled: bool = False) -> None:

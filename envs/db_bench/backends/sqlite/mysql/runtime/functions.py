@@ -1,7 +1,7 @@
 """MySQL's functions as Python functions of a SQLite connection: short, and bounded in output.
 
 Each looks at the statement's deadline as it begins. Nothing interrupts a call: it takes time linear
-in its arguments, or tells the deadline how much it may take.
+in its arguments.
 """
 
 import contextlib

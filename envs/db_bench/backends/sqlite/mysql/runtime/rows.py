@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
+from typing import Any
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize
@@ -84,37 +85,25 @@ def _to_text(value: SQLiteValue) -> Value:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _temporal(name: str, read: Callable[[str], Value]) -> Callable[[SQLiteValue], Value]:
-    def convert(value: SQLiteValue) -> Value:
-        if not isinstance(value, str):
-            return value
-        try:
-            return read(value)
-        except (ValueError, OverflowError):
-            raise Mistake.TRUNCATED_TEMPORAL(name, value) from None
-
-    return convert
-
-
 def _read_time(text: str) -> timedelta:
-    sign = -1 if text.startswith("-") else 1
-    hours, minutes, seconds = text.lstrip("-").split(":")
-    return sign * timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    hours, minutes, seconds = map(int, text.split(":"))
+    return timedelta(hours=hours, minutes=minutes, seconds=seconds)
 
 
-_CONVERTERS: dict[Kind, Callable[[SQLiteValue], Value]] = {
+_CONVERTERS: dict[Kind, Callable[[Any], Value]] = {
     Kind.INTEGER: _to_integer,
     Kind.FLOAT: _to_single,
     Kind.DOUBLE: _to_double,
     Kind.TEXT: _to_text,
-    Kind.DATE: _temporal("date", lambda text: date.fromisoformat(text[:10])),
-    Kind.DATETIME: _temporal("datetime", datetime.fromisoformat),
-    Kind.TIME: _temporal("time", _read_time),
+    Kind.DATE: date.fromisoformat,
+    Kind.DATETIME: datetime.fromisoformat,
+    Kind.TIME: _read_time,
 }
+"""Of temporal kinds there is nothing but ISO's form: what columns hold, and `dates` returns."""
 
 
 @lru_cache(maxsize=256)
-def _converter(kind: SqlType) -> Callable[[SQLiteValue], Value] | None:
+def _converter(kind: SqlType) -> Callable[[Any], Value] | None:
     scale = kind.scale
     if kind.kind is Kind.DOUBLE and scale < UNFIXED:
         return lambda value: _to_fixed_double(value, scale)
@@ -135,7 +124,7 @@ def to_mysql_rows(
 ) -> tuple[Row, ...]:
     """Returns SQLite's rows with values as mysql-connector gives them.
 
-    `types` is empty for statements without a result. Raises: MySQLError (1292, 1690) for a value
+    `types` is empty for statements without a result. Raises: MySQLError (1235, 1690) for a value
     that its type cannot hold, and nothing else whatever is stored.
     """
     converters = [_converter(kind) for kind in types]
