@@ -299,6 +299,7 @@ def test_examples_in_the_prompt_are_no_evaluated_tasks_again(tiny, tmp_path, cap
         assert not evaluated & examples
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, capsys):
     tiny.write_text(TINY.replace("entry_rise = -1", "entry_rise = 1.0"), encoding="utf-8")
@@ -446,6 +447,7 @@ def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, cap
     assert any(update.any() for update in updates(tmp_path / "ties").values())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, tmp_path, capsys):
     out, text = tmp_path / "out", tiny.read_text("utf-8")

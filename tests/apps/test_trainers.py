@@ -95,7 +95,7 @@ def test_a_conversation_without_room_is_truncated_and_a_prompt_refused(merged, c
     "library",
     [
         pytest.param("agilerl", marks=pytest.mark.long),
-        "rllib",
+        pytest.param("rllib", marks=pytest.mark.long),
         pytest.param("swift", marks=pytest.mark.long),
         "gem",
     ],

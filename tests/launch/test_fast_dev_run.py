@@ -89,6 +89,7 @@ def test_where_no_reward_differs_it_draws_some_and_shows_a_gradient(
         assert f"iteration {step}: gradient norm {norm:.3g}, {drawn}" in printed.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_places_runners_as_the_run_would(tmp_path, monkeypatch, capsys, ray_parent):
     monkeypatch.chdir(tmp_path)

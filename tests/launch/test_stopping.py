@@ -282,6 +282,7 @@ def test_sigterm_while_ray_or_its_actors_start_says_so(tmp_path, start, part):
     assert errors.splitlines()[-1] == "stopped by SIGTERM; there was nothing to save yet"
 
 
+@pytest.mark.long
 def test_a_terminal_that_hangs_up_on_all_of_ray_loses_nothing(tmp_path, start, ray_parent):
     process = start(RAY)
     wait_for_iterations(tmp_path, process)

@@ -139,7 +139,8 @@ def test_served_probabilities_are_those_of_plain_transformers(url, models, name)
     assert torch.allclose(torch.tensor(served), compute_logprobs(models, name), atol=1e-3)
 
 
-@pytest.mark.parametrize("page", ["merge", pytest.param("evaluate", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("page", ["merge", "evaluate"])
 def test_the_pages_commands_have_vllms_own_options(vllm, page):
     text = (ROOT / "docs" / "training" / f"{page}.md").read_text("utf-8")
     commands = re.findall(r"^vllm serve (.+)$", text, re.M)

@@ -305,6 +305,7 @@ def test_many_batches_made_by_a_process_are_those_of_this_one():
     assert active_children() == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_who_has_enough_batches_leaves_no_process():
     with open_batches(make_settings(num_steps=100), make_chat()) as make:

@@ -196,6 +196,7 @@ def test_memory_that_never_suffices_is_one_error_in_all_learners(pair):
     assert_several_equal_one(pair, (), batches_of_different_sizes(1), sharing=TWO)
 
 
+@pytest.mark.long
 def test_memory_for_less_than_a_layer_and_a_token_ends_the_run(trio):
     lack = lack_memory("forward", "layers.1", 0)
     with pytest.raises(TrainingError, match="too little memory for one layer of the sharded base"):
