@@ -270,7 +270,7 @@ def learn(folder, chats):
     assert len(found) == 8 and found[-1] < found[0] - 0.05
 
 
-@pytest.mark.parametrize("name", ["tiny", "folder"])
+@pytest.mark.parametrize("name", ["tiny", pytest.param("folder", marks=pytest.mark.slow)])
 def test_a_warm_start_learns_a_file_of_chats(folder, name, capsys):
     """The built-in model's is its pretraining; any other model's trains its adapter."""
     words = ["training.chats=sums.jsonl", "warm_start.num_steps=3", "training.num_iterations=1"]

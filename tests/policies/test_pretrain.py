@@ -292,6 +292,7 @@ def test_an_id_with_its_module_has_a_key_too(name):
     assert len(compute_key(make_settings(environment=environment))) == 16
 
 
+@pytest.mark.slow
 def test_many_batches_made_by_a_process_are_those_of_this_one():
     settings, chat = make_settings(warm_start=STAGES), make_chat()
     stages = [0] * 20 + [1] * 7 + [2] * 3  # the first two end early
