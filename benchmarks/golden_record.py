@@ -38,8 +38,15 @@ RUNS = {
 experiment = "arithmetic_grpo"
 warm_start = {num_steps = 60, batch_size = 16, lr = 1e-2}
 env_runners = {num_env_runners = 0, max_new_tokens = 8}
-training = {num_iterations = 4, num_groups = 8, group_size = 4, num_epochs = 2, lr = 1e-2}
 evaluation = {num_tasks = 40, interval = 2}
+
+[training]
+num_iterations = 4
+num_groups = 8
+group_size = 4
+num_epochs = 2
+lr = 1e-2
+entropy_coeff = 0.01
 
 [environment]
 kwargs = {operations = ["addition"], num_digits = 2, prompt = "compact"}
@@ -80,7 +87,7 @@ reward = "exact_match"
 experiment = "os_interaction_warm"
 warm_start = {num_steps = 60, batch_size = 8, lr = 1e-2, env_kwargs = {oracle_lapses = 0.5}}
 env_runners = {num_env_runners = 0, max_new_tokens = 48}
-training = {num_iterations = 3, num_groups = 6, group_size = 4, lr = 5e-3}
+training = {num_iterations = 3, num_groups = 6, group_size = 4, lr = 5e-3, entropy_coeff = 0.01}
 curriculum = {sampling = "frontier"}
 evaluation = {num_tasks = 12, interval = 2, env_kwargs = {split = "test"}}
 
