@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -68,7 +67,7 @@ def compute_key(settings: Settings) -> str:
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
     (suite,) = map(Path, agentpeft.envs.__path__)
     (policies,) = map(Path, agentpeft.policies.__path__)
-    folder = _environment_folder(settings.environment.id)
+    folder = _environment_folder(settings.environment.id, suite)
     theirs = (path for path in folder.rglob("*") if path.suffix in {".py", ".txt", ".toml"})
     shared = (path for name in ("core", "tasks") for path in (suite / name).glob("*.py"))
     makers = (path for name in ("models", "rollout") for path in (policies / name).glob("*.py"))
@@ -83,10 +82,10 @@ def _hash_if_there(name: str) -> str:
     return name if path is None else hash_files(path)
 
 
-def _environment_folder(env_id: str) -> Path:
-    """Returns the folder of a suite's environment; the suite's own for one from elsewhere."""
-    spec = find_spec(find_own_module(env_id) or "agentpeft.envs")
-    return Path(str(spec and spec.origin)).parent
+def _environment_folder(env_id: str, suite: Path) -> Path:
+    """Returns the folder of an environment of ours; the suite's for one from elsewhere."""
+    module = find_own_module(env_id)
+    return suite if module is None else suite.parent.joinpath(*module.split(".")[1:-1])
 
 
 def _read(folder: Path) -> PolicyBase | None:

@@ -69,15 +69,15 @@ def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in above.items():
-        old = below.get(name)
-        if isinstance(old, dict) and isinstance(value, dict):
-            below[name] = _merge(old, value)
-        elif name == "env_kwargs" and isinstance(old, dict) and isinstance(value, list) and value:
-            below[name] = [_merge(old, value[0]), *deepcopy(value[1:])]
-        elif name == "env_kwargs" and isinstance(old, list) and isinstance(value, dict) and old:
-            below[name] = [_merge(old[0], value), *old[1:]]
-        else:
-            below[name] = deepcopy(value)
+        match below.get(name), value:
+            case dict() as old, dict():
+                below[name] = _merge(old, value)
+            case dict() as old, [dict() as first, *later] if name == "env_kwargs":
+                below[name] = [_merge(old, first), *deepcopy(later)]
+            case [dict() as first, *later], dict() if name == "env_kwargs":
+                below[name] = [_merge(first, value), *later]
+            case _:
+                below[name] = deepcopy(value)
     return below
 
 

@@ -139,6 +139,37 @@ def test_a_base_that_cannot_be_is_named(base, message, tmp_path):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("below", "above", "expected"),
+    [
+        ("{a = 1, b = 1}", "{b = 2}", {"a": 1, "b": 2}),
+        ("{a = 1}", "[{b = 2}, {c = 3}]", ({"a": 1, "b": 2}, {"c": 3})),
+        ("[{a = 1}, {c = 3}]", "{b = 2}", ({"a": 1, "b": 2}, {"c": 3})),
+        ("[{a = 1}, {c = 3}]", "[{b = 2}, {d = 4}]", ({"b": 2}, {"d": 4})),
+        ("{a = 1}", "[1]", None),
+        ("[1]", "{b = 2}", {"b": 2}),
+    ],
+)
+def test_keywords_of_a_base_are_those_of_a_warm_start_s_first_stage(
+    below, above, expected, tmp_path
+):
+    (tmp_path / "below.toml").write_text(f"warm_start = {{num_steps = 9, env_kwargs = {below}}}")
+    path = tmp_path / "own.toml"
+    path.write_text(f'base = "below.toml"\nwarm_start = {{env_kwargs = {above}}}')
+    if expected is None:
+        with pytest.raises(SettingsError, match=r"warm_start.env_kwargs: .*valid dictionary"):
+            Settings.from_toml(path)
+    else:
+        assert Settings.from_toml(path).warm_start.env_kwargs == expected
+
+
+def test_a_keyword_is_overridden_in_the_first_stage_of_a_warm_start():
+    got = settings(
+        "warm_start.num_steps=9", "warm_start.env_kwargs=[{a=1},{b=2}]", "warm_start.env_kwargs.c=3"
+    )
+    assert got.warm_start.env_kwargs == ({"a": 1, "c": 3}, {"b": 2})
+
+
 def test_settings_survive_toml_and_pickle():
     got = settings(
         'experiment="a.b-c"',
@@ -168,6 +199,9 @@ def test_settings_survive_toml_and_pickle():
         ("training.algorithm=gpro", "'ppo', 'a2c', 'distill' or 'sft', got 'gpro'"),
         ("lora.target_modules=3", "lora.target_modules: input should be"),
         ("experiment=../x", "experiment: string should match pattern"),
+        ("training.dynamic_sampling=0", "should be greater than or equal to 1, got 0"),
+        ("training.clip_range=[0.2, 0]", "training.clip_range: input should be greater than 0"),
+        ("warm_start.env_kwargs=[1]", "warm_start.env_kwargs: input should be a valid dictionary"),
     ],
 )
 def test_bad_settings_are_one_clear_line(override, message):
