@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gymnasium
@@ -258,7 +258,7 @@ def open_stages(settings: "Settings") -> list[EnvPool]:
     kwargs: list[dict[str, Any]] = settings.stage_kwargs
     sources: Sequence[TaskSource[Task] | None] = [None] * len(kwargs)
     if environment.is_adaptive:
-        with closing(make_text_env(environment.id, environment.kwargs)) as env:
+        with opened(environment.id, environment.kwargs) as env:
             sources = env.levels
         if not sources:
             raise SettingsError(
