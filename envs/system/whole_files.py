@@ -96,11 +96,7 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """
     import fcntl  # Windows lacks it, and imports modules that make folders on Linux only
 
-    for orphan in parent.glob(f"{glob.escape(prefix)}*"):
-        with suppress(OSError), _opened(orphan) as descriptor:  # it is locked, or cannot be
-            if time.time() - orphan.stat().st_mtime > _MIN_AGE_S:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(orphan, ignore_errors=True)
+    delete_orphans(parent, prefix)
     folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
     with _opened(folder) as descriptor:
         with suppress(OSError):
@@ -109,3 +105,34 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def recover(folder: Path) -> None:
+    """Undoes what killed makers in a folder, which has no other maker now, had begun."""
+    delete_orphans(folder, ".new-", min_age_s=0)
+    for old in folder.glob(".old-*"):
+        place = old.with_name(old.name.removeprefix(".old-"))
+        if place.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                old.rename(place)
+
+
+def delete_orphans(parent: Path, prefix: str, min_age_s: float = _MIN_AGE_S) -> None:
+    """Deletes the temporary folders in `parent` whose makers were killed, and temporary links.
+
+    What is younger than `min_age_s` seconds stays, as do folders that are locked or cannot be.
+    """
+    import fcntl  # Windows lacks it, and imports modules that make folders on Linux only
+
+    for orphan in parent.glob(f"{glob.escape(prefix)}*"):
+        with suppress(OSError):
+            if time.time() - orphan.lstat().st_mtime < min_age_s:
+                continue
+            if orphan.is_symlink():
+                orphan.unlink()
+                continue
+            with _opened(orphan) as descriptor:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(orphan, ignore_errors=True)

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
-from agentpeft.envs.system.whole_files import naming_file
+from agentpeft.envs.system.whole_files import naming_file, recover
 from agentpeft.launch.run.ray_session import is_in_ray_copy
 from agentpeft.policies.checkpointing.checkpoints import (
     CONFIG_FILE,
@@ -230,6 +230,7 @@ def _lock(file: IO[bytes]) -> bool:
 def lock_run(run_dir: Path) -> Iterator[None]:
     """Holds a run's folder, so that no other process writes into it; a killed one lets go.
 
+    What a killed one had half written is undone.
     Other machines are kept out only where their shared file system locks (NFS 4 does).
     Raises: SettingsError while another process runs it.
     """
@@ -241,6 +242,8 @@ def lock_run(run_dir: Path) -> Iterator[None]:
         with naming_file(run_dir / _LOCK_FILE):
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        for folder in (run_dir, run_dir / "checkpoints", run_dir / "logs"):
+            recover(folder)
         yield
 
 

@@ -170,14 +170,14 @@ def latest_checkpoint(folder: Path) -> Path:
 
 
 def prune_checkpoints(folder: Path, num_kept: int) -> None:
-    """Deletes all but the newest checkpoints and the best, and what killed writers left behind."""
+    """Deletes all but the newest checkpoints and the best."""
     best = read_best(folder)
     old = [
         path
         for path in list_checkpoints(folder)[:-num_kept]
         if best is None or path.name != best.checkpoint
     ]
-    for path in (*old, *folder.glob(".new-checkpoint-*")):
+    for path in old:
         shutil.rmtree(path, ignore_errors=True)
 
 

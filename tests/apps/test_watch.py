@@ -208,6 +208,14 @@ def test_a_run_can_be_resumed_in_the_instant_in_which_it_is_looked_at(run_dir, m
             pass
 
 
+def test_who_takes_a_run_undoes_what_a_killed_process_had_half_written(run_dir):
+    names = (".new-config.toml-7f", "checkpoints/.new-checkpoint-000004-7f")
+    for name in names:
+        (run_dir / name / "part").mkdir(parents=True)
+    with lock_run(run_dir):
+        assert not any((run_dir / name).exists() for name in names)
+
+
 def test_a_run_that_has_measured_nothing_yet_shows_its_log(run_dir, capsys):
     (run_dir / "metrics.jsonl").unlink()
     (run_dir / "sessions/train.jsonl").unlink()

@@ -1,13 +1,21 @@
 """Files and folders that appear in one stroke, and what is there if their writer fails."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
-from agentpeft.envs.system.whole_files import making, naming_file, temporary_folder, write_file
+from agentpeft.envs.system.whole_files import (
+    making,
+    naming_file,
+    recover,
+    temporary_folder,
+    write_file,
+)
 
 MAKER = """
 import sys, time
@@ -119,3 +127,54 @@ def test_the_folders_of_killed_makers_are_deleted_by_the_next(tmp_path):
         for maker in makers:
             maker.kill()
             maker.communicate()
+
+
+def die_at_call(number, function):
+    """Runs `function` in a process that is killed before its call `number` that changes a disk.
+
+    Returns whether it was.
+    """
+    pid = os.fork()
+    if pid == 0:
+        left = iter(range(number))
+
+        def audit(event, _):
+            if event in CHANGES and next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(audit)
+        function()
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] != 0
+
+
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "tempfile.mkdtemp")
+
+
+def replace_folder(path):
+    with making(path, replaces_folder=True) as new:
+        new.mkdir()
+        (new / "content").write_text("new")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_wherever_a_maker_was_killed_what_is_there_after_recovery_is_whole(tmp_path, is_there):
+    number = 0
+    for number in range(100):
+        folder = tmp_path / str(number)
+        (folder / "made").mkdir(parents=True) if is_there else folder.mkdir()
+        if is_there:
+            (folder / "made" / "content").write_text("old")
+        if not die_at_call(number, partial(replace_folder, folder / "made")):
+            break
+        recover(folder)
+        left = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+        assert left == {"made", "made/content"} or not (left or is_there)
+    assert number > (8 if is_there else 4)
+
+
+def test_a_link_that_was_not_renamed_goes(tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / ".new-best").symlink_to("checkpoint")
+    recover(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
