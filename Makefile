@@ -44,7 +44,7 @@ test: $(DEV) $(VLLM) ## Runs what each commit must pass, in seven to eight minut
 test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, commands, documentation, environments
 	.ci/with_servers $(PYTEST) --no-loadscope-reorder -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
 
-test-long: $(DEV) $(VLLM) ## Runs the longest of the slow tests, which CI leaves out: before a release
+test-long: $(DEV) $(VLLM) $(TRAINERS)/.installed ## Runs the longest of the slow tests, which CI leaves out: before a release
 	.ci/with_servers $(PYTEST) -m long tests tests/attacks $(PYTEST_ARGS)
 
 test-four-bits: $(DEV) $(VLLM) $(QUANTIZE)/.installed ## Runs the tests of bases in 4 bits, where bitsandbytes is on the path

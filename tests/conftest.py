@@ -3,6 +3,7 @@
 import gc
 import os
 import pwd
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -47,6 +48,26 @@ PLAYED_IN_DOCKER = 8
 Making a container takes most of such a test, and bubblewrap, or a server, plays all cases.
 """
 SMALL_TABLE = 6
+
+
+ALL_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.M)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Passes over modules of which the `-m` of a tier leaves nothing.
+
+    Each worker collects for itself, and importing what every test needs takes 40 s.
+    """
+    wanted = config.getoption("markexpr")
+    if collection_path.suffix != ".py" or wanted not in ("slow and not long", "not slow"):
+        return None
+    text = collection_path.read_text("utf-8")
+    if wanted == "not slow":
+        return True if ALL_SLOW.search(text) else None
+    conftest = collection_path.with_name("conftest.py")  # parameters of its fixtures are marked
+    if conftest.is_file() and conftest != Path(__file__):
+        text += conftest.read_text("utf-8")
+    return None if "slow" in text else True
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks

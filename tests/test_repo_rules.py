@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -37,11 +38,7 @@ def tracked(*patterns: str) -> list[Path]:
 
 PYTHON = tracked("*.py")
 ROOM_FILES = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ROOMS]
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PYTHON}
-
-SCRIPTS = [
-    path for path in ROOM_FILES if "python launch/" in (ast.get_docstring(TREES[path]) or "")
-]
+SCRIPTS = [path for path in ROOM_FILES if "\npython launch/" in path.read_text("utf-8")]
 """What is run by its path; `cli` is a command of its own."""
 
 every_file = pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
@@ -50,12 +47,17 @@ every_room_file = pytest.mark.parametrize(
 )
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def functions(path: Path) -> Iterator[Function]:
-    return (node for node in ast.walk(TREES[path]) if isinstance(node, Function))
+    return (node for node in ast.walk(tree_of(path)) if isinstance(node, Function))
 
 
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -125,14 +127,14 @@ def test_a_heavyweight_has_one_door(room, package):
 def test_nothing_is_evaluated_or_duck_typed_and_only_scripts_print(path):
     may_print = path.relative_to(ROOT).parts[0] in {"launch", "apps", "benchmarks"}
     banned = {"eval", "exec", "hasattr"} | (set() if may_print else {"print"})
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in banned, f"line {node.lineno} calls {node.func.id}"
 
 
 @every_room_file
 def test_no_except_is_broad_unless_it_raises_again(path):
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ExceptHandler) and ast.unparse(node.body[-1]) != "raise":
             caught = ast.unparse(node.type) if node.type else "everything"
             broad = re.search(r"\b(Exception|BaseException|everything)\b", caught)
@@ -142,7 +144,7 @@ def test_no_except_is_broad_unless_it_raises_again(path):
 def test_no_two_public_classes_have_one_name():
     places: dict[str, list[str]] = {}
     for path in ROOM_FILES:
-        for node in TREES[path].body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert not {name: paths for name, paths in places.items() if len(paths) > 1}
@@ -155,7 +157,9 @@ def test_a_folder_holds_few_enough_modules_to_be_one_concept():
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_takes_its_folder_off_the_path_before_others_are_imported(path):
-    first = next(node for node in TREES[path].body if isinstance(node, ast.Import | ast.ImportFrom))
+    first = next(
+        node for node in tree_of(path).body if isinstance(node, ast.Import | ast.ImportFrom)
+    )
     assert ast.unparse(first) == "import agentpeft.launch"
 
 
@@ -168,10 +172,10 @@ def test_nothing_is_left_to_do(path):
 
 @every_room_file
 def test_public_things_have_docstrings_and_all_functions_annotations(path):
-    assert ast.get_docstring(TREES[path])
+    assert ast.get_docstring(tree_of(path))
     for node in functions(path):
         assert node.returns, f"{node.name} has no return annotation"
-    public = [node for node in TREES[path].body if is_public(node)]
+    public = [node for node in tree_of(path).body if is_public(node)]
     public += [n for c in public if isinstance(c, ast.ClassDef) for n in c.body if is_public(n)]
     for node in public:
         assert ast.get_docstring(node), f"{node.name} has no docstring"
@@ -182,7 +186,7 @@ def test_tests_mock_nothing_and_skip_only_through_fixtures(path):
     assert not any(name.startswith("unittest.mock") for name in imports(path))
     if path.name != "conftest.py":
         skips = {"pytest.skip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.importorskip"}
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree_of(path)):
             assert not (isinstance(node, ast.Attribute) and ast.unparse(node) in skips)
 
 

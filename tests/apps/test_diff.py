@@ -58,6 +58,7 @@ def test_deterministic_runs_are_equal_until_something_is_changed(train, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_of_other_seeds_the_first_episode_is_told(train, capsys):
     one, other = train("one"), train("two", "seed=1", "deterministic=false")
     capsys.readouterr()

@@ -121,6 +121,7 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_bare_trl_trains_dpo_on_the_pairs(finished, tmp_path, trl_python, monkeypatch):
     (tmp_path / "merged").symlink_to(finished.parents[1] / "merged")
     monkeypatch.chdir(tmp_path)

@@ -383,6 +383,7 @@ def test_a_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_study_that_was_refused_binds_nobody(tiny, tmp_path, capsys):
     words = [str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")]
     assert main([*words, 'lora.target_modules=["nowhere"]']) == 2
@@ -391,6 +392,7 @@ def test_a_study_that_was_refused_binds_nobody(tiny, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_of_other_settings_in_the_folder_is_not_taken_for_this_one(tiny, tmp_path, capsys):
     out = tmp_path / "out"
     words = [str(tiny), "--quick", "--methods", "base", "--output", str(out)]

@@ -10,8 +10,6 @@ import httpx
 import pytest
 import websockets.sync.client as websockets
 from env_server import TOKEN, env_server
-from openenv.core.env_server.mcp_types import CallToolAction
-from openenv.core.mcp_client import MCPToolClient
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 from websockets.exceptions import InvalidStatus
@@ -277,6 +275,7 @@ def test_half_of_a_character_in_a_request_is_answered(request_id, method):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_one_who_asks_much_delays_no_other_and_is_not_taken_for_silent(tmp_path):
     words = (f"folder={tmp_path}", "--tools", "--idle-s", "3")
     with (
@@ -360,6 +359,9 @@ def wait_until(is_so, limit_s=10.0):
 
 @pytest.mark.slow
 def test_openenvs_client_of_tools_plays_unmodified():
+    from openenv.core.env_server.mcp_types import CallToolAction  # takes 3 s, in each worker
+    from openenv.core.mcp_client import MCPToolClient
+
     own = gymnasium.make(DB_BENCH, **tool_kwargs(DB_BENCH, {})).unwrapped
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with env_server(DB_BENCH, "--tools") as server:

@@ -161,6 +161,7 @@ def test_a_policy_plays_on_a_server_too(words, names, finished, play):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_server_with_a_policy_ends_without_a_word(finished, tmp_path):
     with (
         (tmp_path / "errors").open("w") as errors,

@@ -97,7 +97,7 @@ def test_a_conversation_without_room_is_truncated_and_a_prompt_refused(merged, c
         pytest.param("agilerl", marks=pytest.mark.long),
         pytest.param("rllib", marks=pytest.mark.long),
         pytest.param("swift", marks=pytest.mark.long),
-        "gem",
+        pytest.param("gem", marks=pytest.mark.long),
     ],
 )
 def test_the_oracle_earns_the_same_through_a_trainer(library, merged, tmp_path, trainers):
@@ -112,6 +112,7 @@ def test_the_oracle_earns_the_same_through_a_trainer(library, merged, tmp_path, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_documentation_s_gem_plays(tmp_path, trainers):
     after = "print(prompt[:21])"
     said = run_block(PAGE, "import gem", sys.executable, tmp_path, after, path=trainers)

@@ -54,7 +54,7 @@ EPISODES: dict[str, Callable[[int], str]] = {
 }
 
 
-LONG = ("long declarations", "columns refused")
+LONG = ("a large tree behind an error", "long declarations", "columns refused")
 
 
 def rss_kib() -> int:

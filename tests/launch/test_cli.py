@@ -98,7 +98,7 @@ def test_a_stream_that_is_closed_from_the_start_is_no_error(words, status, close
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [pytest.param(">&-", marks=pytest.mark.long), "<&- >&- 2>&-"])
 def test_a_run_with_closed_streams_goes_to_its_end(closed, tmp_path):
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
     env = os.environ | {"AGENTPEFT_CACHE": str(tmp_path / "cache")}

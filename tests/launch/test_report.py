@@ -149,6 +149,7 @@ def test_a_run_is_shown_whole_in_a_browser_without_a_network(finished, open_page
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_quickstarts_report_shows_curves_and_episodes(newcomer, open_page, tmp_path, capsys):
     path = tmp_path / "report.html"
     assert main([str(newcomer.tree / RUN), "--output", str(path)]) == 0

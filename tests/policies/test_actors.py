@@ -75,6 +75,7 @@ def test_three_runners_and_a_learner_start_on_two_cpus_and_train(start):
     assert merge_played(played)[1].adapter_versions == (1, 1, 1, 1, 1)
 
 
+@pytest.mark.long
 def test_one_process_plays_what_actors_play(start):
     tokens = []
     for num_runners in (0, 2):

@@ -79,17 +79,6 @@ def test_rounds_that_a_killed_runner_owed_are_all_played(tmp_path, fault, in_fli
     assert metrics[-1]["fault/num_env_runner_restarts"] == 1
 
 
-def test_a_runner_killed_while_sampling_changes_nothing(tmp_path, undisturbed, fault):
-    kind = killed_while_sampling(fault)
-    with Algorithm(make_settings(), tmp_path, env_runner_class=kind) as algorithm:
-        algorithm.train()
-        fault.touch()
-        adapter, episodes, metrics = finish(algorithm)
-    assert (adapter, episodes) == undisturbed[:2]
-    assert metrics["fault/num_env_runner_restarts"] == 1
-    assert metrics["delivery/canary"] == pytest.approx(1)
-
-
 def killed_at_update(fault):
     """Returns a class of learners of which one is killed as it begins an update."""
 
@@ -102,18 +91,54 @@ def killed_at_update(fault):
     return KilledLearner
 
 
-@pytest.mark.parametrize("has_checkpoint", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_killed_learner_goes_back_to_the_last_checkpoint(
-    tmp_path, undisturbed, fault, has_checkpoint
+class SkippingEngine(EngineAround):
+    """Acknowledges one delivery without loading it."""
+
+    def __init__(self, engine, fault):
+        super().__init__(engine)
+        self.fault = fault
+
+    def load_adapter(self, adapter):
+        return ack_of(adapter) if take(self.fault) else self.engine.load_adapter(adapter)
+
+
+def test_a_skipped_delivery_a_killed_runner_and_a_killed_learner_change_nothing(
+    tmp_path, undisturbed
 ):
+    skipped, killed, killed_learner = (tmp_path / name for name in ("skip", "kill", "learner"))
+
+    def around(engine):
+        return SkippingEngine(SignalledEngine(engine, killed, signal.SIGKILL, at=3), skipped)
+
+    kinds = {
+        "env_runner_class": runner_with(around),
+        "learner_class": killed_at_update(killed_learner),
+    }
+    with Algorithm(make_settings(), tmp_path, **kinds) as algorithm:
+        skipped.touch()
+        metrics = algorithm.train()
+        assert metrics["fault/num_failed_deliveries"] == 1
+        assert metrics["fault/num_env_runner_restarts"] == 1
+        killed.touch()
+        metrics = algorithm.train()
+        assert metrics["fault/num_env_runner_restarts"] == 2
+        assert metrics["train/mismatch_max"] < 1e-5
+        algorithm.save_to_path()
+        killed_learner.touch()
+        assert algorithm.train()["train/step"] == 3  # from the checkpoint
+        adapter, episodes, metrics = finish(algorithm)
+    assert (adapter, episodes) == undisturbed[:2]
+    assert metrics["fault/num_learner_restarts"] == 1
+    assert metrics["delivery/canary"] == pytest.approx(1)
+
+
+@pytest.mark.long
+def test_without_a_checkpoint_a_killed_learner_begins_the_run_again(tmp_path, undisturbed, fault):
     kind = killed_at_update(fault)
     with Algorithm(make_settings(), tmp_path, learner_class=kind) as algorithm:
         algorithm.train()
-        if has_checkpoint:
-            algorithm.save_to_path()
         fault.touch()
-        metrics = algorithm.train()
-        assert metrics["train/step"] == (2 if has_checkpoint else 1)
+        assert algorithm.train()["train/step"] == 1
         adapter, episodes, metrics = finish(algorithm)
     assert (adapter, episodes) == undisturbed[:2]
     assert metrics["fault/num_learner_restarts"] == 1
@@ -147,28 +172,6 @@ def test_a_learner_that_dies_while_it_saves_ends_the_run_and_says_what_to_do(
             algorithm.save_to_path()
     assert str(raised.value).endswith(": resume the run") == has_checkpoint
     assert len(list(tmp_path.glob("checkpoints/*"))) == has_checkpoint
-
-
-class SkippingEngine(EngineAround):
-    """Acknowledges one delivery without loading it."""
-
-    def __init__(self, engine, fault):
-        super().__init__(engine)
-        self.fault = fault
-
-    def load_adapter(self, adapter):
-        return ack_of(adapter) if take(self.fault) else self.engine.load_adapter(adapter)
-
-
-def test_one_of_two_runners_that_skips_a_delivery_is_replaced(tmp_path, fault):
-    kind = runner_with(lambda engine: SkippingEngine(engine, fault))
-    with Algorithm(make_settings(), tmp_path, env_runner_class=kind) as algorithm:
-        fault.touch()
-        metrics = [algorithm.train(), algorithm.train()]
-    assert [m["fault/num_failed_deliveries"] for m in metrics] == [1, 1]
-    assert [m["fault/num_env_runner_restarts"] for m in metrics] == [1, 1]
-    assert metrics[1]["train/mismatch_max"] < 1e-5
-    assert metrics[1]["sample/num_episodes"] == 12
 
 
 def test_a_runner_that_hangs_is_replaced_in_time(fault):
