@@ -125,8 +125,9 @@ def test_a_skipped_delivery_a_killed_runner_and_a_killed_learner_change_nothing(
         assert metrics["train/mismatch_max"] < 1e-5
         algorithm.save_to_path()
         killed_learner.touch()
-        assert algorithm.train()["train/step"] == 3  # from the checkpoint
-        adapter, episodes, metrics = finish(algorithm)
+        metrics = algorithm.train()
+        assert metrics["train/step"] == NUM_ITERATIONS  # from the checkpoint
+        adapter, episodes, _ = finish(algorithm)
     assert (adapter, episodes) == undisturbed[:2]
     assert metrics["fault/num_learner_restarts"] == 1
     assert metrics["delivery/canary"] == pytest.approx(1)
