@@ -35,7 +35,7 @@ from agentpeft.envs.os_interaction.grading.grader import (
 from agentpeft.envs.os_interaction.lapses import write_with_lapses
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.prompts import render_prompt
-from agentpeft.envs.os_interaction.sandboxes import (
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
     CommandResult,
     Sandbox,
     SandboxKind,

@@ -11,7 +11,7 @@ from agentpeft.envs.os_interaction.grading.state import (
     State,
     UserState,
 )
-from agentpeft.envs.os_interaction.sandboxes import FileStat
+from agentpeft.envs.os_interaction.sandboxes.sandbox import FileStat
 
 ETC = {
     "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nanna:x:2001:2001:Anna,,,:/srv/anna:/bin/sh\n"
