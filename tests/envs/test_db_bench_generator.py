@@ -29,8 +29,7 @@ from agentpeft.envs.db_bench.generator.outputs import (
     make_calculation,
 )
 from agentpeft.envs.db_bench.generator.reads import Selection
-from agentpeft.envs.db_bench.generator.table_options import TableOptions
-from agentpeft.envs.db_bench.generator.tables import make_sample
+from agentpeft.envs.db_bench.generator.tables import TableOptions, make_sample
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
 from agentpeft.envs.tasks.phrases import Speaker
 from agentpeft.envs.tasks.task_random import TaskRandom

@@ -8,8 +8,7 @@ import numpy as np
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.db_bench.generator.families import Attempt, Draft, Family
 from agentpeft.envs.db_bench.generator.reads import select
-from agentpeft.envs.db_bench.generator.table_options import TableOptions
-from agentpeft.envs.db_bench.generator.tables import SampleTable, make_sample
+from agentpeft.envs.db_bench.generator.tables import SampleTable, TableOptions, make_sample
 from agentpeft.envs.db_bench.generator.writes import delete, insert, update
 from agentpeft.envs.db_bench.skills import (
     GROUP_BY,
