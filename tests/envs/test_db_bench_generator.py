@@ -17,7 +17,7 @@ from sqlglot import exp
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.db_bench.backends.opening import open_database
 from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
-from agentpeft.envs.db_bench.generator.families import Attempt
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.generator import (
     PHRASES,
     DBBenchGenerator,

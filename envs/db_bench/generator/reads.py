@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from agentpeft.envs.db_bench.generator.attempt import Attempt, Draft
 from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, to_indices
-from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import (
     Group,
     Output,
@@ -24,9 +24,7 @@ from agentpeft.envs.db_bench.skills import (
     HAVING,
     LIMIT,
     ORDER_BY,
-    SKILLS,
     WHERE,
-    WRITES,
 )
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
@@ -81,7 +79,6 @@ class Selection(NamedTuple):
         return groups
 
 
-@family(skills=[skill for skill in SKILLS if skill not in WRITES])
 def select(attempt: Attempt) -> Draft:
     """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
     if "table_alias" in attempt.skills:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from agentpeft.envs.db_bench.generator.attempt import Attempt, Draft
 from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, quote
-from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import column_output
 from agentpeft.envs.db_bench.generator.reads import (
     OrderKeys,
@@ -18,12 +18,10 @@ from agentpeft.envs.db_bench.generator.reads import (
     make_order,
 )
 from agentpeft.envs.db_bench.generator.tables import Field, StoredRow, to_literal, to_stored
-from agentpeft.envs.db_bench.skills import ORDER_BY, WHERE
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 _STEPS = (1, 2, 5, 10, 7, 12)
-_CHOOSES_ROWS = (*WHERE, *ORDER_BY, "limit_only")
 
 
 _Choice = tuple[Clause[int], Clause[OrderKeys], Clause[slice]]
@@ -39,7 +37,6 @@ class _Change:
     of: Callable[[str | float], str | float]
 
 
-@family(skills=["insert"])
 def insert(attempt: Attempt) -> Draft:
     """Returns an order to add one row or two. Raises: NoTaskHereError."""
     fields = attempt.sample.fields
@@ -58,7 +55,6 @@ def insert(attempt: Attempt) -> Draft:
     return Draft(sql, text, frozenset({"insert"}), None)
 
 
-@family(skills=["delete", *_CHOOSES_ROWS])
 def delete(attempt: Attempt) -> Draft:
     """Returns an order to delete some rows. Raises: NoTaskHereError."""
     choice, tail = _make_choice(attempt)
@@ -68,7 +64,6 @@ def delete(attempt: Attempt) -> Draft:
     return _draft("delete", f"DELETE FROM {attempt.table}", choice, text + tail)
 
 
-@family(skills=["update", *_CHOOSES_ROWS])
 def update(attempt: Attempt) -> Draft:
     """Returns an order to change some or all rows. Raises: NoTaskHereError."""
     choice, tail = _make_choice(attempt)

@@ -204,7 +204,7 @@ class Sandbox(ABC):
         They are stopped while it looks and run while it sleeps. It sees placeholders of them: it
         can do nothing to them, nor they to it. What it writes is thrown away.
         """
-        from agentpeft.envs.os_interaction.sandboxes.live_checks import run_live_check
+        from agentpeft.envs.os_interaction.sandboxes.live_checks import LiveCheck
 
         if self._files:
             raise EnvFault("a frozen sandbox has no process left to look at: reset it first")
@@ -212,7 +212,7 @@ class Sandbox(ABC):
             self._checker = type(self)(*self._settings)
         self._checker.reset()
         try:
-            return run_live_check(self, self._checker, TrustedScript.build(script), timeout_s)
+            return LiveCheck(self, self._checker, TrustedScript.build(script), timeout_s).run()
         finally:
             self._checker.freeze()
 

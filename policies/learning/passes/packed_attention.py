@@ -106,7 +106,7 @@ class Packing:
         """As kernels for sequences of any lengths have it."""
         from agentpeft.policies.learning.passes.varlen_attention import RowRuns
 
-        return RowRuns.of(self._segments, self._device)
+        return RowRuns(self._segments, self._device)
 
     def cut(self, *, shares_prompts: bool) -> Cut:
         """As other kernels have it; with `shares_prompts`, `shared_attention` has large groups."""
@@ -155,7 +155,7 @@ def _cut(
         sizes += [first - num_context - sum(sizes), num_context, stop - first]
         answers = [Segment(each.tokens[:0], each.tokens - first) for each in group]
         cut = _cut_into_blocks(answers, _MAX_OWN_PAIRS)
-        apart.append([AnswerBlock.of([each.tokens for each in b], device) for b in cut])
+        apart.append([AnswerBlock([each.tokens for each in b], device) for b in cut])
     sizes.append(len(places) - sum(sizes))
     return Cut(blocks, apart, sizes, torch.from_numpy(places).to(device))
 

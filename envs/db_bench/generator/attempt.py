@@ -1,6 +1,6 @@
-"""Families of generated DB-bench tasks: functions that each draft one kind of statement."""
+"""One attempt at a generated DB-bench task, and the statement that comes of it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agentpeft.envs.db_bench.backends.protocol import Row, Value
@@ -72,24 +72,3 @@ class Draft:
     instruction: str
     skills: frozenset[str]
     label: tuple[Row, ...] | None
-
-
-@dataclass(frozen=True)
-class Family:
-    """A kind of statement. `skills` are all that it can show, `name`, the first, always.
-
-    `make` raises NoTaskHereError where an attempt gives no statement whose every part matters.
-    """
-
-    skills: tuple[str, ...]
-    make: Callable[[Attempt], Draft]
-
-    @property
-    def name(self) -> str:
-        """The skill that makes the statement one of this family."""
-        return self.skills[0]
-
-
-def family(skills: Sequence[str]) -> Callable[[Callable[[Attempt], Draft]], Family]:
-    """Makes a family of the function that it decorates."""
-    return lambda make: Family(tuple(skills), make)
