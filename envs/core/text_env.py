@@ -196,7 +196,6 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         return {**state, "_depth": 0, "_outcome": Outcome.UNKNOWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes a copy of what `__getstate__` returned."""
         self.__dict__.update(state)
         self._lock = threading.RLock()
 

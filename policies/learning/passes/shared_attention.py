@@ -61,8 +61,6 @@ def attend_to_shared(
 
 
 class _SharedAttention(torch.autograd.Function):
-    """See `attend_to_shared`."""
-
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         *row, blocks, scale = inputs

@@ -65,8 +65,6 @@ def attend_to_runs(row: Sequence[Tensor], runs: RowRuns, scale: float) -> Tensor
 
 
 class _RunsAttention(torch.autograd.Function):
-    """See `attend_to_runs`."""
-
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, runs: RowRuns, scale: float
