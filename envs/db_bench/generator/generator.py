@@ -6,9 +6,9 @@ from contextlib import suppress
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.db_bench.generator.attempt import Attempt, Draft
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.reads import select
-from agentpeft.envs.db_bench.generator.tables import SampleTable, TableOptions, make_sample
+from agentpeft.envs.db_bench.generator.tables import TableOptions, make_sample
 from agentpeft.envs.db_bench.generator.writes import delete, insert, update
 from agentpeft.envs.db_bench.skills import (
     GROUP_BY,
@@ -28,7 +28,7 @@ from agentpeft.envs.tasks.task_random import TaskRandom
 _MAX_TABLES = 300
 _DRAFTS_PER_TABLE = 8
 _CHOOSES_ROWS = (*WHERE, *ORDER_BY, "limit_only")
-_FAMILIES: dict[str, tuple[Callable[[Attempt], Draft], Collection[str]]] = {
+_FAMILIES: dict[str, tuple[Callable[[Attempt], DBBenchTask], Collection[str]]] = {
     "insert": (insert, ()),
     "delete": (delete, _CHOOSES_ROWS),
     "update": (update, _CHOOSES_ROWS),
@@ -87,20 +87,13 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
     ) -> DBBenchTask | None:
         """See `SkillGenerator.make`."""
         rng = TaskRandom(task_id)
+        draft, _ = _FAMILIES[_find_family(skills)]
         for _ in range(_MAX_TABLES):
             sample = make_sample(rng, skills, options)
             speaker = Speaker(PHRASES, rng, options.max_phrasings)
-            draft = _make_draft(rng, speaker, sample, frozenset(skills))
-            if draft is not None:
-                return DBBenchTask(
-                    task_id=task_id,
-                    instruction=draft.instruction,
-                    skills=check_skills(draft.skills),
-                    tables=(sample.table,),
-                    is_write=draft.label is None,
-                    gold_sql=draft.sql,
-                    label=draft.label,
-                )
+            for _ in range(_DRAFTS_PER_TABLE):
+                with suppress(NoTaskHereError):
+                    return draft(Attempt(rng, speaker, sample, frozenset(skills), task_id))
         return None
 
     def _fit(self, skills: tuple[str, ...]) -> bool:
@@ -125,13 +118,3 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
                 if conflict is None or not find_conflict(check_skills((*together, "limit_only"))):
                     chosen = together
         raise SettingsError(f"no {self.num_skills} of these skills fit together: {self.skills}")
-
-
-def _make_draft(
-    rng: TaskRandom, speaker: Speaker, sample: SampleTable, skills: frozenset[str]
-) -> Draft | None:
-    make, _ = _FAMILIES[_find_family(skills)]
-    for _ in range(_DRAFTS_PER_TABLE):
-        with suppress(NoTaskHereError):
-            return make(Attempt(rng, speaker, sample, skills))
-    return None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from agentpeft.envs.db_bench.generator.attempt import Attempt, Draft
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, to_indices
 from agentpeft.envs.db_bench.generator.outputs import (
     Group,
@@ -26,6 +26,7 @@ from agentpeft.envs.db_bench.skills import (
     ORDER_BY,
     WHERE,
 )
+from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
@@ -79,7 +80,7 @@ class Selection(NamedTuple):
         return groups
 
 
-def select(attempt: Attempt) -> Draft:
+def select(attempt: Attempt) -> DBBenchTask:
     """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
     if "table_alias" in attempt.skills:
         attempt.prefix = f"{attempt.sample.table.name[0]}."
@@ -102,7 +103,7 @@ def select(attempt: Attempt) -> Draft:
     is_all = shown == [column.name for column in attempt.sample.fields]
     head = f"SELECT {'*' if is_all else ', '.join(shown)} FROM {attempt.from_sql}"  # noqa: S608
     columns = [out.to_values(v) for out, v in zip(outputs, zip(*rows, strict=True), strict=True)]
-    return Draft(
+    return attempt.make_task(
         "".join([head, *(clause.sql for clause in clauses)]),
         " ".join(sentences),
         frozenset({"select"}).union(*(clause.skills for clause in clauses))
