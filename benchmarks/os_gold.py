@@ -24,7 +24,7 @@ from typing import get_args
 from agentpeft.envs import Outcome, Taskset
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind
 from agentpeft.envs.os_interaction.tasks import OSTask
 from agentpeft.policies.rollout.play import play_actions
 

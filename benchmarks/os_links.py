@@ -26,7 +26,7 @@ from agentpeft.envs.os_interaction.actions import command_action
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.loaders import load_tasks
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 from agentpeft.policies.rollout.play import play_actions
 

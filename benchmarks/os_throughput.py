@@ -26,8 +26,8 @@ import gymnasium
 from agentpeft.envs import Taskset
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind, make_sandbox
 from agentpeft.envs.os_interaction.tasks import OSTask
 
 _NUM_TASKS = 200

@@ -22,11 +22,15 @@ from typing import Any, Literal
 
 from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
-from agentpeft.envs.os_interaction.sandboxes import CommandResult, SandboxLimits, TrustedScript
 from agentpeft.envs.os_interaction.sandboxes.channel import Channel, ChannelClosedError, is_readable
-from agentpeft.envs.os_interaction.sandboxes.identity import find_identity
+from agentpeft.envs.os_interaction.sandboxes.helper_process import find_identity
 from agentpeft.envs.os_interaction.sandboxes.images import prepare_root
-from agentpeft.envs.os_interaction.sandboxes.sandbox import Sandbox
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
+    CommandResult,
+    Sandbox,
+    SandboxLimits,
+    TrustedScript,
+)
 from agentpeft.envs.system import processes
 
 Runtime = Literal["crun", "runc"]

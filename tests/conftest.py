@@ -16,8 +16,8 @@ import pytest
 from process_parts import leftovers
 
 from agentpeft.envs import EnvFault, SettingsError
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits, make_sandbox
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind, SandboxLimits, make_sandbox
 
 if TYPE_CHECKING:
     from newcomer import Newcomer

@@ -19,9 +19,8 @@ from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.taskset import Split, TaskSource
 
-if TYPE_CHECKING:  # most environments have one level, and most agents answer in text
+if TYPE_CHECKING:  # most environments have one level
     from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
-    from agentpeft.envs.tools.tool_table import ToolTable
 
 DigitRange: TypeAlias = int | Sequence[int]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")
@@ -87,6 +86,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
     """
 
     has_quick_steps = True
+    tools_module = "agentpeft.envs.arithmetic.tools"
 
     def __init__(  # noqa: PLR0913 (settings, by name)
         self,
@@ -130,13 +130,6 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
                 self.reward_config, self._difficulty, self.config.max_turns
             )
             self._follow(self._difficulty)
-
-    @classmethod
-    def get_tools(cls) -> "ToolTable":
-        """See `TextEnv.get_tools`."""
-        from agentpeft.envs.arithmetic.tools import TOOLS
-
-        return TOOLS
 
     @property
     def difficulty(self) -> int | None:

@@ -54,7 +54,6 @@ class Unicode(Text):
         return f"Unicode({self.max_length})"
 
     def __eq__(self, other: object, /) -> bool:
-        """Equal lengths make equal spaces."""
         return isinstance(other, Unicode) and self.max_length == other.max_length
 
     __hash__ = None  # type: ignore[assignment]

@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, cast
 
@@ -119,6 +120,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     # Frames per second mean nothing for text, but Gymnasium warns without them
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
+    tools_module: ClassVar[str | None] = None
+    """The module whose `TOOLS` the environment has; most agents answer in text, and need none."""
     has_waiting_steps: bool = False
     """True if steps wait on a server or another process, so that threads speed up many."""
     has_quick_steps: bool = False
@@ -167,6 +170,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     @classmethod
     def get_tools(cls) -> "ToolTable":
         """Returns the tools of an agent that plays by tool calls; each call becomes an action."""
+        if cls.tools_module is not None:
+            return cast("ToolTable", import_module(cls.tools_module).TOOLS)
         from agentpeft.envs.tools.tool_table import ANY_TEXT
 
         return ANY_TEXT
@@ -191,7 +196,6 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         return {**state, "_depth": 0, "_outcome": Outcome.UNKNOWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes a copy of what `__getstate__` returned."""
         self.__dict__.update(state)
         self._lock = threading.RLock()
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import (
@@ -32,9 +32,6 @@ from agentpeft.envs.db_bench.prompts import render_prompt
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.generated_env import GeneratedTaskEnv, GeneratedTaskOptions
 from agentpeft.envs.tasks.task_files import TaskData
-
-if TYPE_CHECKING:  # most agents answer in text
-    from agentpeft.envs.tools.tool_table import ToolTable
 
 _MAX_GOLD_ROWS = 10_000
 
@@ -89,6 +86,7 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
     """
 
     default_config = EpisodeConfig(max_turns=4, reward="db")
+    tools_module = "agentpeft.envs.db_bench.tools"
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -138,13 +136,6 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
         self._session: DatabaseSession | None = None
         self._runs: list[tuple[str, str | None]] = []
         self.has_waiting_steps = database != "sqlite"
-
-    @classmethod
-    def get_tools(cls) -> "ToolTable":
-        """See `TextEnv.get_tools`."""
-        from agentpeft.envs.db_bench.tools import TOOLS
-
-        return TOOLS
 
     def _solve(self, task: DBBenchTask) -> Sequence[str]:
         """Returns the gold SQL (where the task has one), COMMIT, and the answer that it gives."""

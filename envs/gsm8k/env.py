@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack, get_args
+from typing import Unpack, get_args
 
 from agentpeft.envs.core.errors import SettingsError, check_choice, check_path, check_share
 from agentpeft.envs.core.rewards import Outcome
@@ -12,9 +12,6 @@ from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_nu
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
 from agentpeft.envs.gsm8k.word_problems import WordProblems, write_with_lapses
 from agentpeft.envs.tasks.taskset import TaskSource
-
-if TYPE_CHECKING:  # most agents answer in text
-    from agentpeft.envs.tools.tool_table import ToolTable
 
 
 class GSM8KEnv(TextEnv[GSM8KTask]):
@@ -58,6 +55,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
     """
 
     has_quick_steps = True
+    tools_module = "agentpeft.envs.gsm8k.tools"
 
     def __init__(
         self,
@@ -81,13 +79,6 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         self.prompt_style: PromptStyle = prompt
         self.oracle_lapses = oracle_lapses
         self._gold = Fraction(0)
-
-    @classmethod
-    def get_tools(cls) -> "ToolTable":
-        """See `TextEnv.get_tools`."""
-        from agentpeft.envs.gsm8k.tools import TOOLS
-
-        return TOOLS
 
     def oracle_actions(self, task: GSM8KTask) -> Sequence[str]:
         """Returns the solution, which ends in `#### N`; see `oracle_lapses`."""

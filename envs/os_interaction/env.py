@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import Any, Unpack, get_args
 
 from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import (
@@ -35,7 +35,7 @@ from agentpeft.envs.os_interaction.grading.grader import (
 from agentpeft.envs.os_interaction.lapses import write_with_lapses
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.prompts import render_prompt
-from agentpeft.envs.os_interaction.sandboxes import (
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
     CommandResult,
     Sandbox,
     SandboxKind,
@@ -44,9 +44,6 @@ from agentpeft.envs.os_interaction.sandboxes import (
 )
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
 from agentpeft.envs.tasks.task_files import TaskData
-
-if TYPE_CHECKING:  # most agents answer in text
-    from agentpeft.envs.tools.tool_table import ToolTable
 
 
 class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
@@ -97,6 +94,7 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
     """
 
     default_config = EpisodeConfig(max_turns=5, reward="os", timeout_ends=False)
+    tools_module = "agentpeft.envs.os_interaction.tools"
     has_waiting_steps = True
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
@@ -130,13 +128,6 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
         self._gold_sandbox: Sandbox | None = None
         self.mistake: str | None = None
         """Why the last finished episode failed; never shown to the agent."""
-
-    @classmethod
-    def get_tools(cls) -> "ToolTable":
-        """See `TextEnv.get_tools`."""
-        from agentpeft.envs.os_interaction.tools import TOOLS
-
-        return TOOLS
 
     @property
     def sandbox(self) -> Sandbox:

@@ -135,7 +135,6 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
         return cls(tasks.values(), name="generated")
 
     def __len__(self) -> int:
-        """Returns the number of tasks."""
         return len(self._tasks)
 
     @overload
@@ -149,7 +148,6 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
         return self._tasks[index]
 
     def __iter__(self) -> Iterator[TaskT]:
-        """Iterates in order."""
         return iter(self._tasks)
 
     def draw(self, rng: np.random.Generator) -> TaskT:

@@ -105,7 +105,6 @@ class ToolTable:
         self.env_kwargs = dict(env_kwargs or {})
 
     def __iter__(self) -> Iterator[Tool]:
-        """Yields the tools."""
         return iter(self._tools.values())
 
     @property

@@ -42,12 +42,21 @@ class LearnerHook:
         return {}
 
 
+class DynamicSampling(LearnerHook):
+    """Drops groups of equal returns, of which estimators that compare a group's episodes make 0.
+
+    Source: Yu et al. 2025 (DAPO), section 3.2.
+    """
+
+    def choose_groups(self, groups: Sequence[EpisodeGroup], version: int) -> list[EpisodeGroup]:  # noqa: ARG002
+        """Returns the groups whose returns differ."""
+        return [g for g in groups if len({t.episode_return for t in g.trajectories}) > 1]
+
+
 def open_hooks(settings: Settings, policy: Policy, peers: Peers) -> list[LearnerHook]:
     """Returns the options that the settings turn on. Raises: SettingsError."""
     training, hooks = settings.training, list[LearnerHook]()
     if training.dynamic_sampling:
-        from agentpeft.policies.learning.options.dynamic_sampling import DynamicSampling
-
         hooks.append(DynamicSampling())
     if training.shuffle_rewards:
         from agentpeft.policies.learning.options.control import ShuffledRewards

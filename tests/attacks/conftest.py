@@ -15,7 +15,7 @@ from host import Host
 from playing import Player
 
 from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind
 
 INNOCENT_EVERY = 4
 """On docker, where making a container or a schema takes most of the suite's time."""

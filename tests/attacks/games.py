@@ -15,7 +15,7 @@ from agentpeft.envs.gsm8k.tasks import make_task as make_gsm8k_task
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
 from agentpeft.envs.os_interaction.grading.state import FileState, State, UserState
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind, SandboxLimits
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 STATEMENT_TIMEOUT_S = 1.0

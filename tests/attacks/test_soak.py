@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 

@@ -7,7 +7,7 @@ from small_sandbox import SMALL
 
 from agentpeft.envs.db_bench.backends.opening import open_database
 from agentpeft.envs.db_bench.backends.protocol import Database, DatabaseLimits
-from agentpeft.envs.os_interaction.sandboxes import (
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
     Sandbox,
     SandboxKind,
     make_sandbox,

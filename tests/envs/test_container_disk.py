@@ -10,8 +10,8 @@ import pytest
 from small_sandbox import SMALL
 
 from agentpeft.envs import EnvFault
-from agentpeft.envs.os_interaction.sandboxes import make_sandbox
 from agentpeft.envs.os_interaction.sandboxes.docker import DockerSandbox
+from agentpeft.envs.os_interaction.sandboxes.sandbox import make_sandbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("sandbox_kind", ["docker"], indirect=True)]
 

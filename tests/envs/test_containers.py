@@ -9,7 +9,7 @@ import pytest
 
 from agentpeft.envs import EnvFault
 from agentpeft.envs.db_bench.backends.docker import DockerDatabase
-from agentpeft.envs.os_interaction.sandboxes import make_sandbox
+from agentpeft.envs.os_interaction.sandboxes.sandbox import make_sandbox
 
 
 class Ending(BaseHTTPRequestHandler):

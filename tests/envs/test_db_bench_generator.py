@@ -17,7 +17,7 @@ from sqlglot import exp
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.db_bench.backends.opening import open_database
 from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
-from agentpeft.envs.db_bench.generator.families import Attempt
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.generator import (
     PHRASES,
     DBBenchGenerator,
@@ -29,8 +29,7 @@ from agentpeft.envs.db_bench.generator.outputs import (
     make_calculation,
 )
 from agentpeft.envs.db_bench.generator.reads import Selection
-from agentpeft.envs.db_bench.generator.table_options import TableOptions
-from agentpeft.envs.db_bench.generator.tables import make_sample
+from agentpeft.envs.db_bench.generator.tables import TableOptions, make_sample
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
 from agentpeft.envs.tasks.phrases import Speaker
 from agentpeft.envs.tasks.task_random import TaskRandom

@@ -14,7 +14,7 @@ from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
 from agentpeft.envs.os_interaction.grading.grader import set_up
 from agentpeft.envs.os_interaction.grading.state import FileState, State
-from agentpeft.envs.os_interaction.sandboxes import CommandResult, SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import CommandResult, SandboxLimits
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 ORDER = OSTask(

@@ -9,7 +9,7 @@ from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.grading.grader import set_up
 from agentpeft.envs.os_interaction.loaders import load_tasks
-from agentpeft.envs.os_interaction.sandboxes import TrustedScript
+from agentpeft.envs.os_interaction.sandboxes.sandbox import TrustedScript
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 pytestmark = pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import pytest
 
-from agentpeft.envs.os_interaction.grading.accounts import read_accounts
 from agentpeft.envs.os_interaction.grading.state import (
     AGING,
     FileState,
@@ -10,8 +9,9 @@ from agentpeft.envs.os_interaction.grading.state import (
     Interval,
     State,
     UserState,
+    read_accounts,
 )
-from agentpeft.envs.os_interaction.sandboxes import FileStat
+from agentpeft.envs.os_interaction.sandboxes.sandbox import FileStat
 
 ETC = {
     "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nanna:x:2001:2001:Anna,,,:/srv/anna:/bin/sh\n"
@@ -20,6 +20,10 @@ ETC = {
     "/etc/shadow": "anna:!$6$x:19000:1:90:7::22000:\n",
     "/etc/gshadow": "bakers:!:bela:anna,bela\n",
 }
+
+
+def read_aging(user):
+    return [vars(user)[field] for field in AGING]
 
 
 def find_difference(state, files):
@@ -57,14 +61,14 @@ def test_what_is_no_number_of_an_account_is_left_out(number):
     accounts = read_accounts(tree)
     assert not {"bela", "cili"} & accounts.users.keys()
     assert "cooks" not in accounts.groups
-    assert accounts.users["anna"].aging == (None, 90, 7, None, None)
+    assert read_aging(accounts.users["anna"]) == [-1, 90, 7, -1, -1]
 
 
 def test_of_a_user_that_comes_twice_the_first_line_counts():
     accounts = read_accounts(Tree())
     assert accounts.users["anna"].uid == 2001
-    assert accounts.users["anna"].aging == (1, 90, 7, None, 22000)
-    assert accounts.get_groups("anna") == {"bakers"}
+    assert read_aging(accounts.users["anna"]) == [1, 90, 7, -1, 22000]
+    assert accounts.users["anna"].groups == ("bakers",)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import time
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import Sandbox, TrustedScript
+from agentpeft.envs.os_interaction.sandboxes.sandbox import Sandbox, TrustedScript
 
 pytestmark = pytest.mark.slow
 

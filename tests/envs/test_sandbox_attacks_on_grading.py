@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentpeft.envs.os_interaction.sandboxes import Sandbox
+from agentpeft.envs.os_interaction.sandboxes.sandbox import Sandbox
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import (
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
     Sandbox,
     SandboxKind,
     TrustedScript,

@@ -12,7 +12,7 @@ from agentpeft.envs import Outcome, Taskset
 from agentpeft.envs.os_interaction.actions import command_action, finish_action
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.grading.state import FileState, State
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.envs.os_interaction.sandboxes import SandboxLimits, cgroups
+from agentpeft.envs.os_interaction.sandboxes import cgroups
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 
 LIMITS = SandboxLimits(memory_mib=100, disk_mib=28, num_processes=10, cpus=0.5)
 

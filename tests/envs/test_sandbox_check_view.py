@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from agentpeft.envs.os_interaction.sandboxes import TrustedScript
 from agentpeft.envs.os_interaction.sandboxes.inside.served_files import leads_to_reader
+from agentpeft.envs.os_interaction.sandboxes.sandbox import TrustedScript
 
 HARMLESS = ("/dev/null", "/proc/mounts", "/proc/self/mounts")
 WORDS = ["proc", "dev", "self", "cmdline", "null", "fd", "9", "mounts", "etc", "..", ".", "", "a"]

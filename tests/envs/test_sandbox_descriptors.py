@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind, make_sandbox
 
 NUM_OPEN = 1_100
 

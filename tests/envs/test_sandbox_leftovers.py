@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits, make_sandbox
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind, SandboxLimits, make_sandbox
 from agentpeft.envs.system.processes import identify_process
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ MARK = str(10_000_000 + os.getpid())
 """Seconds of sleep, by which this test's processes are known on a machine with others."""
 PLAY = f"""
 import os, sys
-from agentpeft.envs.os_interaction.sandboxes import make_sandbox
+from agentpeft.envs.os_interaction.sandboxes.sandbox import make_sandbox
 from agentpeft.envs.system.processes import identify_process
 sandbox = make_sandbox(sys.argv[1])
 sandbox.reset()
@@ -32,7 +32,7 @@ if sys.argv[2] == "crash":
 """
 LEAVE = f"""
 import os, subprocess
-from agentpeft.envs.os_interaction.sandboxes import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 groups = Cgroups(SandboxLimits())
 left = subprocess.Popen(["sleep", "{MARK}"], stdout=subprocess.DEVNULL)

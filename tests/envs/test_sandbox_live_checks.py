@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from agentpeft.envs.os_interaction.sandboxes import TrustedScript
+from agentpeft.envs.os_interaction.sandboxes.sandbox import TrustedScript
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 from small_sandbox import SMALL
 
 from agentpeft.envs import EnvFault
-from agentpeft.envs.os_interaction.sandboxes import make_sandbox
+from agentpeft.envs.os_interaction.sandboxes.sandbox import make_sandbox
 
 CHANGE = "useradd ann && touch /f && chown ann /f && su ann -c 'id -un'"
 

@@ -11,7 +11,7 @@ import pytest
 from process_parts import children_of
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import (
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
     FrozenFiles,
     Sandbox,
     SandboxKind,

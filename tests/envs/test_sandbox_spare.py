@@ -11,8 +11,8 @@ import pytest
 from process_parts import children_of, seconds_until_gone
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
 from agentpeft.envs.os_interaction.sandboxes.bubblewrap import BubblewrapSandbox
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind, make_sandbox
 
 pytestmark = pytest.mark.parametrize("sandbox_kind", ["bubblewrap"], indirect=True)
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agentpeft.envs import EnvFault, SettingsError
-from agentpeft.envs.os_interaction.sandboxes import (
+from agentpeft.envs.os_interaction.sandboxes.sandbox import (
     Sandbox,
     SandboxKind,
     SandboxLimits,

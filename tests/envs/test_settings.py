@@ -20,7 +20,7 @@ from agentpeft.envs import (
     TextVectorEnv,
     Turn,
 )
-from agentpeft.envs.os_interaction.sandboxes import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxLimits
 
 VALUES = {
     "None": None,

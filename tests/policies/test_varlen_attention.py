@@ -86,7 +86,7 @@ def test_results_and_gradients_are_those_of_a_masked_square(seed):
         torch.randn(num_tokens, number, size, generator=generator, dtype=torch.float64)
         for number in heads
     )
-    runs, found = RowRuns.of(segments, CPU), []
+    runs, found = RowRuns(segments, CPU), []
     for is_ours in (True, False):
         row = [each.clone().requires_grad_() for each in states]
         result = attend_to_runs(row, runs, 0.3) if is_ours else attend_plainly(segments, *row, 0.3)

@@ -2,8 +2,8 @@
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gymnasium.error import ClosedEnvironmentError
 
@@ -24,14 +24,9 @@ _EXTRA = ("docker", "mysql", "requests", "sqlglot")
 _Key = tuple[int, str, DatabaseLimits]
 
 
-@dataclass
-class _Shared:
-    database: Database
-    num_users: int = 0
-
-
 _lock = threading.Lock()  # also held while a backend starts, so that it starts once
-_shared: dict[_Key, _Shared] = {}
+_databases: dict[_Key, Database] = {}
+_num_users: Counter[_Key] = Counter()
 
 
 class _Handle:
@@ -58,12 +53,9 @@ class _Handle:
             if self._is_closed:
                 return
             self._is_closed = True
-            shared = _shared[self._key]
-            shared.num_users -= 1
-            if shared.num_users:
-                return
-            del _shared[self._key]
-            shared.database.close()
+            _num_users[self._key] -= 1
+            if not _num_users[self._key]:
+                _databases.pop(self._key).close()
 
 
 def open_database(spec: str, limits: DatabaseLimits) -> Database:
@@ -77,9 +69,9 @@ def open_database(spec: str, limits: DatabaseLimits) -> Database:
         raise SettingsError(f"database must be a name or a URL, got {shown(spec)}")
     key = (os.getpid(), spec, limits)  # a forked child cannot use its parent's connections
     with _lock:
-        if key not in _shared:
+        if key not in _databases:
             try:
-                _shared[key] = _Shared(_make_database(spec, limits))
+                _databases[key] = _make_database(spec, limits)
             except ModuleNotFoundError as error:
                 if (error.name or "").partition(".")[0] not in _EXTRA:
                     raise
@@ -87,9 +79,8 @@ def open_database(spec: str, limits: DatabaseLimits) -> Database:
                 raise SettingsError(
                     f"database {kind!r} needs the extra 'db' ({error}): pip install 'agentpeft[db]'"
                 ) from None
-        shared = _shared[key]
-        shared.num_users += 1
-        return _Handle(key, shared.database)
+        _num_users[key] += 1
+        return _Handle(key, _databases[key])
 
 
 def _make_database(spec: str, limits: DatabaseLimits) -> Database:

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from agentpeft.envs.db_bench.backends.protocol import Value
-from agentpeft.envs.db_bench.generator.families import Attempt
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.outputs import AGGREGATES
 from agentpeft.envs.db_bench.generator.tables import Field, Kind, to_literal
 from agentpeft.envs.db_bench.skills import GROUP_BY, LIMIT

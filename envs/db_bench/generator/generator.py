@@ -1,15 +1,14 @@
 """Unlimited DB-bench tasks for any skill or set of skills, each remade from its id."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.db_bench.generator.families import Attempt, Draft, Family
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.reads import select
-from agentpeft.envs.db_bench.generator.table_options import TableOptions
-from agentpeft.envs.db_bench.generator.tables import SampleTable, make_sample
+from agentpeft.envs.db_bench.generator.tables import TableOptions, make_sample
 from agentpeft.envs.db_bench.generator.writes import delete, insert, update
 from agentpeft.envs.db_bench.skills import (
     GROUP_BY,
@@ -28,7 +27,17 @@ from agentpeft.envs.tasks.task_random import TaskRandom
 
 _MAX_TABLES = 300
 _DRAFTS_PER_TABLE = 8
-_CHANGES = (insert, delete, update)
+_CHOOSES_ROWS = (*WHERE, *ORDER_BY, "limit_only")
+_FAMILIES: dict[str, tuple[Callable[[Attempt], DBBenchTask], Collection[str]]] = {
+    "insert": (insert, ()),
+    "delete": (delete, _CHOOSES_ROWS),
+    "update": (update, _CHOOSES_ROWS),
+    "select": (select, [skill for skill in SKILLS if skill not in WRITES]),
+}
+"""By the skill that a kind of statement always shows: what drafts one, and what else it can show.
+
+They raise NoTaskHereError where an attempt gives no statement whose every part matters.
+"""
 _EXCLUSIVE = (
     (WRITES, "a statement is one of them"),
     (WHERE, "one WHERE clause is one of them"),
@@ -49,9 +58,8 @@ def find_conflict(skills: Sequence[str]) -> str | None:
         both = [skill for skill in skills if skill in group]
         if len(both) > 1:
             return f"{both[0]} and {both[1]} exclude each other: {reason}"
-    family = _find_family(skills)
-    name = family.name
-    for skill in sorted(set(skills).difference(family.skills)):
+    name = _find_family(skills)
+    for skill in sorted({*skills} - {name, *_FAMILIES[name][1]}):
         return f"{name} and {skill} exclude each other: {name.upper()} has no such part"
     has_order = not set(ORDER_BY).isdisjoint(skills)
     if name in WRITES and has_order and "limit_only" not in skills:
@@ -59,9 +67,9 @@ def find_conflict(skills: Sequence[str]) -> str | None:
     return None
 
 
-def _find_family(skills: Collection[str]) -> Family:
+def _find_family(skills: Collection[str]) -> str:
     """Returns the family of the statements that show some skills: SELECT where none is a change."""
-    return next((family for family in _CHANGES if family.name in skills), select)
+    return next((name for name in ("insert", "delete", "update") if name in skills), "select")
 
 
 class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
@@ -79,20 +87,13 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
     ) -> DBBenchTask | None:
         """See `SkillGenerator.make`."""
         rng = TaskRandom(task_id)
+        draft, _ = _FAMILIES[_find_family(skills)]
         for _ in range(_MAX_TABLES):
             sample = make_sample(rng, skills, options)
             speaker = Speaker(PHRASES, rng, options.max_phrasings)
-            draft = _make_draft(rng, speaker, sample, frozenset(skills))
-            if draft is not None:
-                return DBBenchTask(
-                    task_id=task_id,
-                    instruction=draft.instruction,
-                    skills=check_skills(draft.skills),
-                    tables=(sample.table,),
-                    is_write=draft.label is None,
-                    gold_sql=draft.sql,
-                    label=draft.label,
-                )
+            for _ in range(_DRAFTS_PER_TABLE):
+                with suppress(NoTaskHereError):
+                    return draft(Attempt(rng, speaker, sample, frozenset(skills), task_id))
         return None
 
     def _fit(self, skills: tuple[str, ...]) -> bool:
@@ -117,13 +118,3 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
                 if conflict is None or not find_conflict(check_skills((*together, "limit_only"))):
                     chosen = together
         raise SettingsError(f"no {self.num_skills} of these skills fit together: {self.skills}")
-
-
-def _make_draft(
-    rng: TaskRandom, speaker: Speaker, sample: SampleTable, skills: frozenset[str]
-) -> Draft | None:
-    make = _find_family(skills).make
-    for _ in range(_DRAFTS_PER_TABLE):
-        with suppress(NoTaskHereError):
-            return make(Attempt(rng, speaker, sample, skills))
-    return None

@@ -8,7 +8,7 @@ from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
 from agentpeft.envs.db_bench.backends.protocol import Value
-from agentpeft.envs.db_bench.generator.families import Attempt
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.tables import Field
 from agentpeft.envs.db_bench.skills import ORDER_BY_MULTIPLE
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, to_indices
-from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import (
     Group,
     Output,
@@ -24,10 +24,9 @@ from agentpeft.envs.db_bench.skills import (
     HAVING,
     LIMIT,
     ORDER_BY,
-    SKILLS,
     WHERE,
-    WRITES,
 )
+from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
@@ -81,8 +80,7 @@ class Selection(NamedTuple):
         return groups
 
 
-@family(skills=[skill for skill in SKILLS if skill not in WRITES])
-def select(attempt: Attempt) -> Draft:
+def select(attempt: Attempt) -> DBBenchTask:
     """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
     if "table_alias" in attempt.skills:
         attempt.prefix = f"{attempt.sample.table.name[0]}."
@@ -105,7 +103,7 @@ def select(attempt: Attempt) -> Draft:
     is_all = shown == [column.name for column in attempt.sample.fields]
     head = f"SELECT {'*' if is_all else ', '.join(shown)} FROM {attempt.from_sql}"  # noqa: S608
     columns = [out.to_values(v) for out, v in zip(outputs, zip(*rows, strict=True), strict=True)]
-    return Draft(
+    return attempt.make_task(
         "".join([head, *(clause.sql for clause in clauses)]),
         " ".join(sentences),
         frozenset({"select"}).union(*(clause.skills for clause in clauses))

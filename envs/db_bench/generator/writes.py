@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from agentpeft.envs.db_bench.generator.attempt import Attempt
 from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, quote
-from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import column_output
 from agentpeft.envs.db_bench.generator.reads import (
     OrderKeys,
@@ -18,12 +18,11 @@ from agentpeft.envs.db_bench.generator.reads import (
     make_order,
 )
 from agentpeft.envs.db_bench.generator.tables import Field, StoredRow, to_literal, to_stored
-from agentpeft.envs.db_bench.skills import ORDER_BY, WHERE
+from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 _STEPS = (1, 2, 5, 10, 7, 12)
-_CHOOSES_ROWS = (*WHERE, *ORDER_BY, "limit_only")
 
 
 _Choice = tuple[Clause[int], Clause[OrderKeys], Clause[slice]]
@@ -39,8 +38,7 @@ class _Change:
     of: Callable[[str | float], str | float]
 
 
-@family(skills=["insert"])
-def insert(attempt: Attempt) -> Draft:
+def insert(attempt: Attempt) -> DBBenchTask:
     """Returns an order to add one row or two. Raises: NoTaskHereError."""
     fields = attempt.sample.fields
     rows = [[attempt.new_value(column) for column in fields] for _ in range(2)]
@@ -55,21 +53,19 @@ def insert(attempt: Attempt) -> Draft:
     ]
     values = f"{attempt.say('insert_both')} ".join(texts)
     text = attempt.speaker.capital("insert", table=table, values=values)
-    return Draft(sql, text, frozenset({"insert"}), None)
+    return attempt.make_task(sql, text, ["insert"])
 
 
-@family(skills=["delete", *_CHOOSES_ROWS])
-def delete(attempt: Attempt) -> Draft:
+def delete(attempt: Attempt) -> DBBenchTask:
     """Returns an order to delete some rows. Raises: NoTaskHereError."""
     choice, tail = _make_choice(attempt)
     _verify(attempt, choice, [])
     where = _say_where(attempt, choice[0])
     text = attempt.speaker.capital("delete", table=attempt.table, where=where)
-    return _draft("delete", f"DELETE FROM {attempt.table}", choice, text + tail)
+    return _draft(attempt, "delete", f"DELETE FROM {attempt.table}", choice, text + tail)
 
 
-@family(skills=["update", *_CHOOSES_ROWS])
-def update(attempt: Attempt) -> Draft:
+def update(attempt: Attempt) -> DBBenchTask:
     """Returns an order to change some or all rows. Raises: NoTaskHereError."""
     choice, tail = _make_choice(attempt)
     num_changes = attempt.rng.choice((1, 1, 2))
@@ -83,12 +79,14 @@ def update(attempt: Attempt) -> Draft:
         where=_say_where(attempt, choice[0]),
     )
     assignments = ", ".join(change.sql for change in changes)
-    return _draft("update", f"UPDATE {attempt.table} SET {assignments}", choice, text + tail)
+    return _draft(
+        attempt, "update", f"UPDATE {attempt.table} SET {assignments}", choice, text + tail
+    )
 
 
-def _draft(skill: str, start: str, clauses: _Choice, text: str) -> Draft:
+def _draft(attempt: Attempt, skill: str, start: str, clauses: _Choice, text: str) -> DBBenchTask:
     skills = frozenset({skill}).union(*(clause.skills for clause in clauses))
-    return Draft(start + "".join(clause.sql for clause in clauses), text, skills, None)
+    return attempt.make_task(start + "".join(clause.sql for clause in clauses), text, skills)
 
 
 def _say_where(attempt: Attempt, where: Clause[int]) -> str:

@@ -2,19 +2,20 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from posixpath import basename
 from random import Random
+from typing import Any
 
-from agentpeft.envs.os_interaction.generator.world import (
-    Node,
-    Person,
-    Team,
-    World,
-    new_node,
+from agentpeft.envs.os_interaction.generator.world import World, new_node
+from agentpeft.envs.os_interaction.grading.state import (
+    FileState,
+    GroupState,
+    Interval,
+    Kind,
+    UserState,
 )
-from agentpeft.envs.os_interaction.grading.state import Interval
 from agentpeft.envs.tasks.phrases import Speaker, invent_word, read_toml
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError
 from agentpeft.envs.tasks.taskset import compute_split
@@ -105,19 +106,19 @@ class Scene:
         lines = (" ".join(self.rng.choices(vocabulary, k=3)) for _ in range(num_lines))
         return "".join(f"{line}\n" for line in lines)
 
-    def add(self, path: str, node: Node) -> str:
+    def add(self, node: FileState) -> str:
         """Puts something there before the task begins; returns its path."""
-        self.initial.files[path] = node
-        self.world.files[path] = Node(**vars(node))
-        return path
+        for world in self.worlds:
+            world.files[node.path] = node
+        return node.path
 
     def add_lines(self, path: str, *lines: str) -> str:
         """Puts a text file there before the task begins; returns its path."""
-        return self.add(path, new_node(content=_to_text(lines)))
+        return self.add(new_node(path, content=_to_text(lines)))
 
     def fresh_directory(self) -> str:
         """Returns a new directory that is there from the beginning."""
-        return self.add(f"{self.rng.choice(_TOPS)}/{self.word()}", new_node("directory"))
+        return self.add(new_node(f"{self.rng.choice(_TOPS)}/{self.word()}", "directory"))
 
     def directory(self) -> str:
         """Returns a directory that is there by now, of an earlier step if possible."""
@@ -135,8 +136,8 @@ class Scene:
     def fresh_file(self) -> str:
         """Returns a new file of some lines, in a directory that no step lists."""
         ending = self.extension()
-        node = new_node(content=self.text(self.rng.randint(4, 9)))
-        return self.add(self.aside(ending), node)
+        content = self.text(self.rng.randint(4, 9))
+        return self.add(new_node(self.aside(ending), content=content))
 
     def aside(self, extension: str) -> str:
         """Returns a path where nothing is yet, in a directory that no step lists."""
@@ -150,8 +151,8 @@ class Scene:
 
     def text_file(self, aspect: str = "") -> str:
         """Returns a text file of some lines (to settle an aspect of), an earlier step's if any."""
-        nodes = self.world.files.items()
-        long = [path for path, node in nodes if len(node.lines) >= 4 and node.match == "text"]
+        texts = [node.path for node in self.world.files.values() if node.match == "text"]
+        long = [path for path in texts if len(self.world.lines(path)) >= 4]
         return self._pick(long, self.fresh_file, aspect)
 
     def tree(self, ending: str = "") -> str:
@@ -166,7 +167,7 @@ class Scene:
         ending = ending or self.extension()
         directories = [self.fresh_directory()]
         for _ in range(2):
-            directories.append(self.add(f"{directories[-1]}/{self.word()}", new_node("directory")))
+            directories.append(self.add(new_node(f"{directories[-1]}/{self.word()}", "directory")))
         self._fill(directories, ending)
         return directories[0]
 
@@ -174,7 +175,7 @@ class Scene:
         """Returns a deep tree with two empty files, one of them in a directory of its own."""
         top = self.deep_tree()
         first, second, below = self.word(), self.word(), self.word()
-        self.add(f"{top}/{below}", new_node("directory"))
+        self.add(new_node(f"{top}/{below}", "directory"))
         self.add_lines(f"{top}/{first}.log")
         self.add_lines(f"{top}/{below}/{second}.txt")
         return top
@@ -186,8 +187,7 @@ class Scene:
         self.rng.shuffle(paths)
         for index, path in enumerate(paths):
             hours = index * 30 + self.rng.randint(0, 20)
-            for world in self.worlds:
-                world.files[path].mtime_s = _FIRST_TIME_S - hours * _HOUR_S
+            self.add(replace(self.world.files[path], mtime_s=_FIRST_TIME_S - hours * _HOUR_S))
         return top
 
     def table(self) -> str:
@@ -221,7 +221,7 @@ class Scene:
         """Returns a new group that is there from the beginning."""
         name, gid = self.word(pool), _FIRST_ID + len(self.initial.teams)
         for world in self.worlds:
-            world.teams[name] = Team(gid, set(members))
+            world.teams[name] = GroupState(name, gid, tuple(sorted(members)), ())
         return name
 
     def person(self, aspect: str = "") -> str:
@@ -233,13 +233,14 @@ class Scene:
         name = self.fresh_team(pool="NAME")
         for world in self.worlds:
             gid = self.initial.teams[name].gid or _FIRST_ID
-            aging: list[int | None] = [0, 99999, 7, -1, -1]
-            world.people[name] = Person(gid, name, f"/home/{name}", "/bin/sh", "", False, aging)
+            world.people[name] = UserState(
+                name, gid, name, None, f"/home/{name}", "/bin/sh", "", False, 0, 99999, 7, -1, -1
+            )
         return name
 
     def lines(self, *paths: str) -> list[str]:
         """Returns the lines of files as they are by now."""
-        return [line for path in paths for line in self.world.files[path].lines]
+        return [line for path in paths for line in self.world.lines(path)]
 
     def rows(self, path: str) -> list[list[str]]:
         """Returns the words of each line of a file."""
@@ -249,21 +250,25 @@ class Scene:
         """Returns the lines of files that have a word."""
         return [line for line in self.lines(*paths) if word in line.split()]
 
+    def make(self, path: str, kind: Kind = "file", **aspects: Any) -> None:
+        """Makes a file or directory; of what is not said of it, it may have any."""
+        self.world.files[path] = FileState(path, kind, **aspects)
+
     def make_directory(self, path: str, mode: str = "") -> None:
         """Makes a directory; without a mode it may have any."""
-        self.world.files[path] = Node("directory", mode=int(mode, 8) if mode else None)
+        self.make(path, "directory", mode=int(mode, 8) if mode else None)
 
     def make_lines(self, path: str, *lines: str) -> None:
         """Makes a text file."""
-        self.world.files[path] = Node(content=_to_text(lines))
+        self.make(path, content=_to_text(lines))
 
     def make_script(self, path: str, command: str) -> None:
         """Makes a shell script of one command."""
-        self.world.files[path] = Node(content=_to_text([command]), match="script")
+        self.make(path, content=_to_text([command]), match="script")
 
     def make_link(self, target: str, path: str) -> None:
         """Makes a symbolic link, whose target is to stay where it is."""
-        self.world.files[path] = Node("symlink", target=target)
+        self.make(path, "symlink", target=target)
         self.claims.add((target, "path"))
 
     def remove(self, path: str) -> None:
@@ -273,7 +278,7 @@ class Scene:
 
     def move(self, path: str, new_path: str) -> None:
         """Moves a file; what is settled of it stays so."""
-        self.world.files[new_path] = self.world.files.pop(path)
+        self.world.files[new_path] = replace(self.world.files.pop(path), path=new_path)
         self.claims |= {(new_path, aspect) for name, aspect in self.claims if name == path}
 
     def move_into(self, path: str, directory: str) -> None:
@@ -284,32 +289,34 @@ class Scene:
         """Copies a file, or a directory with all below it."""
         for source in (path, *self.world.below(path)):
             node = self.world.files[source]
-            copied = Node(node.kind, node.content)
-            self.world.files[new_path + source.removeprefix(path)] = copied
+            self.make(new_path + source.removeprefix(path), node.kind, content=node.content)
 
     def copy_into(self, path: str, directory: str) -> None:
         """Copies a file into a directory."""
         self.copy(path, f"{directory}/{basename(path)}")
 
+    def set_file(self, path: str, **aspects: Any) -> None:
+        """Changes aspects of a file."""
+        self.world.files[path] = replace(self.world.files[path], **aspects)
+
     def change(self, path: str, aspect: str, value: str) -> None:
         """Changes and settles an aspect of a file. Raises: NoTaskHereError if it was so already."""
         node, new = self.world.files[path], int(value, 8) if aspect == "mode" else value
-        if getattr(node, aspect) == new:
+        if vars(node)[aspect] == new:
             raise NoTaskHereError
-        setattr(node, aspect, new)
+        self.set_file(path, **{aspect: new})
         self.claims.add((path, aspect))
 
     def change_date(self, path: str, day: str) -> None:
         """Changes and settles when a file was modified: at noon of a day, "2001-10-15"."""
-        self.world.files[path].mtime_s = compute_noon(day)
+        self.set_file(path, mtime_s=compute_noon(day))
         self.claims |= {(path, "content"), (path, "mtime")}
 
     def edit(self, path: str, lines: list[str]) -> None:
         """Changes and settles a file's lines. Raises: NoTaskHereError on none or the same ones."""
-        node = self.world.files[path]
-        if not lines or lines == node.lines:
+        if not lines or lines == self.world.lines(path):
             raise NoTaskHereError
-        node.content = _to_text(lines)
+        self.set_file(path, content=_to_text(lines))
         self.claims.add((path, "content"))
 
     def append(self, path: str, *lines: str) -> None:
@@ -326,26 +333,38 @@ class Scene:
         self.world.intervals.append(Interval(earlier, later, float(seconds)))
         self.claims |= {(path, what) for path in (earlier, later) for what in ("content", "path")}
 
+    def make_team(self, name: str, gid: str = "") -> None:
+        """Makes a group without members; without a number it may have any."""
+        self.world.teams[name] = GroupState(name, int(gid) if gid else None, (), ())
+
+    def set_team(self, name: str, **aspects: Any) -> None:
+        """Changes aspects of a group."""
+        self.world.teams[name] = replace(self.world.teams[name], **aspects)
+
     def join(self, person: str, team: str) -> None:
         """Makes a user a member of a group. Raises: NoTaskHereError if that is settled."""
-        members = self.world.teams[team].members
+        members = self.world.teams[team].members or ()
         if person in members or (person, team) in self.claims:
             raise NoTaskHereError
-        members.add(person)
+        self.set_team(team, members=tuple(sorted((*members, person))))
         self.claims.add((person, team))
 
     def make_user(self, name: str, **settings: str) -> None:
         """Makes a user, and settles those aspects of it."""
-        self.world.people[name] = Person()
+        self.world.people[name] = UserState(name)
         for aspect, value in settings.items():
             self.change_account(name, aspect, value)
+
+    def set_account(self, name: str, **aspects: Any) -> None:
+        """Changes aspects of a user."""
+        self.world.people[name] = replace(self.world.people[name], **aspects)
 
     def change_account(self, name: str, aspect: str, value: str) -> None:
         """Changes and settles an aspect of a user. Raises: NoTaskHereError if it was so already."""
         person, new = self.world.people[name], int(value) if aspect == "uid" else value
-        if getattr(person, aspect) == new:
+        if vars(person)[aspect] == new:
             raise NoTaskHereError
-        setattr(person, aspect, new)
+        self.set_account(name, **{aspect: new})
         self.claims.add((name, aspect))
 
     def _pick(self, options: list[str], make: Callable[[], str], aspect: str = "") -> str:
@@ -366,7 +385,7 @@ class Scene:
         for index, extension in enumerate(endings):
             directory = directories[index % len(directories)]
             text = f"{' '.join(self.rng.choices(words, k=3))}\n"
-            self.add(f"{directory}/{self.word()}{extension}", new_node(content=text))
+            self.add(new_node(f"{directory}/{self.word()}{extension}", content=text))
 
 
 def compute_noon(day: str) -> int:

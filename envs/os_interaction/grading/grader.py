@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
-from agentpeft.envs.os_interaction.sandboxes import CommandResult, Sandbox, TrustedScript
+from agentpeft.envs.os_interaction.sandboxes.sandbox import CommandResult, Sandbox, TrustedScript
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
 
 _SETUP_TIMEOUT_S = 60.0

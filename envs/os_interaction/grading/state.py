@@ -4,12 +4,12 @@ Everything is read from the frozen tree, from outside: no program of the episode
 not named here is not looked at.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from agentpeft.envs.os_interaction.grading.accounts import Accounts, read_accounts
 from agentpeft.envs.os_interaction.sandboxes.sandbox import FileStat, FrozenFiles
 
 Kind = Literal["file", "directory", "symlink", "absent"]
@@ -19,6 +19,9 @@ _MTIME_SLACK_S = 1.0
 _CLOCK_TICK_S = 0.02
 _MAX_EXTRA_BYTES = 65_536
 """How much longer than eight bytes a character a file may be: room for comments and blank lines."""
+_MAX_ACCOUNT_BYTES = 2**20
+_NUMBER = re.compile(r"[0-9]{1,10}")
+"""An id or a day as the C library reads it; Python also reads other alphabets' digits."""
 AGING = ("min_days", "max_days", "warn_days", "inactive_days", "expiry_day")
 
 
@@ -46,9 +49,10 @@ class FileState:
 
 @dataclass(frozen=True)
 class UserState:
-    """The required state of a user; None is not checked, -1 of the five aging fields is "unset".
+    """The state of a user, as it must be or is; None is not checked, -1 of aging is "unset".
 
-    `group` is the primary one's name, `groups` are all that list the user.
+    `group` is the primary one's name, `groups` are all that list the user. Of a user who is there
+    None is what no line says: the group, and from `is_locked` on what /etc/shadow has.
     """
 
     name: str
@@ -68,7 +72,10 @@ class UserState:
 
 @dataclass(frozen=True)
 class GroupState:
-    """The required state of a group; None is not checked."""
+    """The state of a group, as it must be or is; None is not checked.
+
+    Of one that is there, `administrators` are None where /etc/gshadow has no line of it.
+    """
 
     name: str
     gid: int | None = None
@@ -112,6 +119,54 @@ class State:
                 yield None
 
 
+@dataclass(frozen=True)
+class Accounts:
+    """All users and groups by name; of a name that comes twice the first line counts."""
+
+    users: dict[str, UserState]
+    groups: dict[str, GroupState]
+
+
+def read_accounts(files: FrozenFiles) -> Accounts:
+    """Returns the users and groups of the four files of /etc; lines that are none are left out."""
+    shadow = {fields[0]: fields for fields in reversed(_read_lines(files, "shadow", 9))}
+    gshadow = {fields[0]: fields for fields in reversed(_read_lines(files, "gshadow", 4))}
+    users, groups = {}, {}
+    listing: dict[str, list[str]] = {}
+    for name, _, gid, members in reversed(_read_lines(files, "group", 4)):
+        if _NUMBER.fullmatch(gid):
+            administrators = _split(gshadow[name][2]) if name in gshadow else None
+            groups[name] = GroupState(name, int(gid), _split(members), administrators)
+    for name, group in groups.items():
+        for member in group.members or ():
+            listing.setdefault(member, []).append(name)
+    primary = {group.gid: name for name, group in reversed(groups.items())}
+    for name, _, uid, gid, comment, home, shell in reversed(_read_lines(files, "passwd", 7)):
+        if not (_NUMBER.fullmatch(uid) and _NUMBER.fullmatch(gid)):
+            continue
+        teams = primary.get(int(gid)), tuple(listing.get(name, ()))
+        about = comment.rstrip(",")  # adduser ends it with commas
+        users[name] = UserState(name, int(uid), *teams, home, shell, about)
+        if name in shadow:
+            _, password, _, *aging, _ = shadow[name]
+            days = [int(day) if _NUMBER.fullmatch(day) else -1 for day in aging]
+            secrets: dict[str, Any] = dict(zip(AGING, days, strict=True))
+            users[name] = replace(users[name], is_locked=password.startswith("!"), **secrets)
+    return Accounts(users, groups)
+
+
+def _read_lines(files: FrozenFiles, name: str, width: int) -> list[list[str]]:
+    data = files.read(f"/etc/{name}", _MAX_ACCOUNT_BYTES + 1) or b""
+    if len(data) > _MAX_ACCOUNT_BYTES:  # a line that is cut there may look right
+        return []
+    rows = (line.split(":") for line in data.decode("utf-8", "surrogateescape").split("\n"))
+    return [row for row in rows if len(row) == width]
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(filter(None, names.split(",")))
+
+
 def _differ(name: str, wanted: object, got: object) -> Iterator[str]:
     if wanted is not None and wanted != got:
         yield f"{name} must be {wanted!r}, is {got!r:.200}"
@@ -122,24 +177,16 @@ def _user_differences(wanted: UserState, accounts: Accounts) -> Iterator[str]:
     if user is None:
         yield f"user {wanted.name} is missing"
         return
-    primary = [group.name for group in accounts.groups.values() if group.gid == user.gid]
     name = f"user {wanted.name}'s"
-    yield from _differ(f"{name} uid", wanted.uid, user.uid)
-    yield from _differ(f"{name} group", wanted.group, primary[0] if primary else None)
+    for field in ("uid", "group"):
+        yield from _differ(f"{name} {field}", vars(wanted)[field], vars(user)[field])
     if wanted.groups is not None:
-        yield from _differ(f"{name} groups", set(wanted.groups), accounts.get_groups(user.name))
-    secrets = (wanted.is_locked, *(vars(wanted)[field] for field in AGING))
-    if not user.is_in_shadow and secrets.count(None) < len(secrets):
+        yield from _differ(f"{name} groups", set(wanted.groups), frozenset(user.groups or ()))
+    secrets = ("is_locked", *AGING)
+    if user.is_locked is None and any(vars(wanted)[field] is not None for field in secrets):
         yield f"{name} line in /etc/shadow is missing"
-    got: dict[str, object] = {
-        "home": user.home,
-        "shell": user.shell,
-        "comment": user.comment.rstrip(","),  # adduser ends it with commas
-        "is_locked": user.is_locked,
-    }
-    got |= {f: -1 if days is None else days for f, days in zip(AGING, user.aging, strict=True)}
-    for field, value in got.items():
-        yield from _differ(f"{name} {field}", vars(wanted)[field], value)
+    for field in ("home", "shell", "comment", *secrets):
+        yield from _differ(f"{name} {field}", vars(wanted)[field], vars(user)[field])
 
 
 def _group_differences(wanted: GroupState, accounts: Accounts) -> Iterator[str]:
@@ -149,10 +196,11 @@ def _group_differences(wanted: GroupState, accounts: Accounts) -> Iterator[str]:
         return
     name = f"group {wanted.name}'s"
     yield from _differ(f"{name} gid", wanted.gid, group.gid)
-    if not group.is_in_shadow and wanted.administrators is not None:
+    if group.administrators is None and wanted.administrators is not None:
         yield f"{name} line in /etc/gshadow is missing"
-    for field, got in (("members", group.members), ("administrators", group.administrators)):
+    for field in ("members", "administrators"):
         names = vars(wanted)[field]
+        got = frozenset(vars(group)[field] or ())
         yield from _differ(f"{name} {field}", None if names is None else set(names), got)
 
 
@@ -185,8 +233,8 @@ def _content_differences(path: str, wanted: str, match: Match, files: FrozenFile
 
 
 def _owner_differences(wanted: FileState, stat: FileStat, accounts: Accounts) -> Iterator[str]:
-    uids = {name: user.uid for name, user in accounts.users.items()} | {"root": 0}
-    gids = {name: group.gid for name, group in accounts.groups.items()} | {"root": 0}
+    uids: dict[str, int | None] = {n: user.uid for n, user in accounts.users.items()} | {"root": 0}
+    gids: dict[str, int | None] = {n: g.gid for n, g in accounts.groups.items()} | {"root": 0}
     if wanted.owner is not None and uids.get(wanted.owner) != stat.uid:
         yield f"owner of {wanted.path} must be {wanted.owner}, is number {stat.uid}"
     if wanted.group is not None and gids.get(wanted.group) != stat.gid:

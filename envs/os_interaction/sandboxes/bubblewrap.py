@@ -17,8 +17,7 @@ from typing import Any
 from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError
-from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess
-from agentpeft.envs.os_interaction.sandboxes.identity import find_identity
+from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess, find_identity
 from agentpeft.envs.os_interaction.sandboxes.images import prepare_root
 from agentpeft.envs.os_interaction.sandboxes.sandbox import CommandResult, Sandbox, SandboxLimits
 

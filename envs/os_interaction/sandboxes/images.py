@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 from agentpeft.envs.core.errors import EnvFault, SettingsError
-from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess
-from agentpeft.envs.os_interaction.sandboxes.identity import Identity
+from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess, Identity
 from agentpeft.envs.system import processes
 from agentpeft.envs.system.whole_files import making, write_file
 

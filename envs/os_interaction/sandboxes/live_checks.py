@@ -1,4 +1,4 @@
-"""Checks that look at an episode's processes: `run_live_check`.
+"""Checks that look at an episode's processes: `LiveCheck`.
 
 Two machines take part. The episode's is stopped: its files and its list of processes are read from
 outside. The checker's is a new machine that no process of the episode ever reaches; it gets the
@@ -73,30 +73,30 @@ class _CheckEndedError(Exception):
         self.result = CommandResult(reason, None, is_timeout=is_timeout)
 
 
-def run_live_check(
-    episode: Sandbox, checker: Sandbox, script: TrustedScript, timeout_s: float
-) -> CommandResult:
-    """Runs a script on `checker`, which was just reset, while an episode's processes live.
+class LiveCheck:
+    """A script that runs on `checker`, which was just reset, while an episode's processes live.
 
-    They are left stopped. `timeout_s` is for all, sleeping included. Raises: EnvFault.
+    They are left stopped.
     """
-    try:
-        return _LiveCheck(episode, checker, script, time.monotonic() + timeout_s).run()
-    except _CheckEndedError as ended:
-        return ended.result
 
-
-class _LiveCheck:
     def __init__(
-        self, episode: Sandbox, checker: Sandbox, script: TrustedScript, deadline_s: float
+        self, episode: Sandbox, checker: Sandbox, script: TrustedScript, timeout_s: float
     ) -> None:
+        """`timeout_s` is for all, sleeping included."""
         self._episode = episode
         self._checker = checker
         self._script = script
-        self._deadline_s = deadline_s
+        self._deadline_s = time.monotonic() + timeout_s
         self._files: dict[str, Any] | None = None
 
     def run(self) -> CommandResult:
+        """Returns the script's output and status. Raises: EnvFault."""
+        try:
+            return self._run_script()
+        except _CheckEndedError as ended:
+            return ended.result
+
+    def _run_script(self) -> CommandResult:
         # In /dev, into which no link of the episode leads.
         folder = f"/dev/shm/check-{secrets.token_hex(12)}"  # noqa: S108 (a name that is not known)
         time.sleep(_SETTLE_S)

@@ -1,4 +1,6 @@
-"""The sandboxes' common part: `Sandbox`, its limits, its results, and the files that it leaves.
+"""What is common to the sandboxes for shell tasks, bubblewrap (no daemon) and docker: `Sandbox`.
+
+`make_sandbox` chooses one. docs/environments/os_sandboxes.md says what each protects against.
 
 Its life: `reset`, `prepare` (trusted scripts), `run` (the agent's commands), `check_live` (trusted
 scripts that look at processes), `freeze` (everything is killed; files are read from outside),
@@ -8,15 +10,17 @@ scripts that look at processes), `freeze` (everything is killed; files are read 
 import base64
 import secrets
 import shlex
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from agentpeft.envs.core.errors import EnvFault, check_count, check_duration
+from agentpeft.envs.core.errors import EnvFault, check_choice, check_count, check_duration
 
 FileKind = Literal["file", "directory", "symlink", "other"]
 Interpreter = Literal["bash", "python3"]
+SandboxKind = Literal["auto", "bubblewrap", "docker"]
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
 CHECK_ENVIRONMENT = (
     "PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
@@ -200,7 +204,7 @@ class Sandbox(ABC):
         They are stopped while it looks and run while it sleeps. It sees placeholders of them: it
         can do nothing to them, nor they to it. What it writes is thrown away.
         """
-        from agentpeft.envs.os_interaction.sandboxes.live_checks import run_live_check
+        from agentpeft.envs.os_interaction.sandboxes.live_checks import LiveCheck
 
         if self._files:
             raise EnvFault("a frozen sandbox has no process left to look at: reset it first")
@@ -208,7 +212,7 @@ class Sandbox(ABC):
             self._checker = type(self)(*self._settings)
         self._checker.reset()
         try:
-            return run_live_check(self, self._checker, TrustedScript.build(script), timeout_s)
+            return LiveCheck(self, self._checker, TrustedScript.build(script), timeout_s).run()
         finally:
             self._checker.freeze()
 
@@ -217,3 +221,52 @@ def _compose_command(script: TrustedScript) -> str:
     end = f"END{secrets.token_hex(12)}"
     words = " ".join(map(shlex.quote, script.args))
     return f"{_COMMANDS[script.interpreter]} /dev/fd/9 {words} 9<<'{end}'\n{script.source}\n{end}"
+
+
+def make_sandbox(
+    kind: SandboxKind = "auto",
+    limits: SandboxLimits | None = None,
+    image: str | None = None,
+    runtime: str | None = None,
+) -> Sandbox:
+    """Returns a sandbox; nothing heavy starts before its first `reset`.
+
+    Args:
+        kind: "auto" takes bubblewrap where it can work, else docker.
+        limits: What an episode may use; None: the defaults.
+        image: The name of an image that docker has, or, for bubblewrap, a tar's path too; None: the
+            default one, which is made at need.
+        runtime: Another OCI runtime that the docker daemon knows, such as "runsc".
+
+    Raises: EnvFault with what to install or to start, SettingsError.
+    """
+    check_choice("kind of sandbox", kind, get_args(SandboxKind))
+    if kind == "docker" or runtime:
+        return _make_docker(limits, image, runtime)
+    if kind == "bubblewrap":
+        return _make_bubblewrap(limits, image)
+    try:
+        return _make_bubblewrap(limits, image)
+    except EnvFault as no_bubblewrap:
+        try:
+            return _make_docker(limits, image, runtime)
+        except EnvFault as no_docker:
+            raise EnvFault(f"no sandbox: {no_bubblewrap}; or {no_docker}") from None
+
+
+def _make_bubblewrap(limits: SandboxLimits | None, image: str | None) -> Sandbox:
+    if not sys.platform.startswith("linux"):
+        raise EnvFault(f"bubblewrap needs Linux, and this is {sys.platform}")
+    from agentpeft.envs.os_interaction.sandboxes.bubblewrap import BubblewrapSandbox
+
+    return BubblewrapSandbox(limits, image)
+
+
+def _make_docker(limits: SandboxLimits | None, image: str | None, runtime: str | None) -> Sandbox:
+    try:
+        from agentpeft.envs.os_interaction.sandboxes.docker import DockerSandbox
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("docker", "requests"):
+            raise
+        raise EnvFault(f"no docker client ({error}): pip install agentpeft[os]") from None
+    return DockerSandbox(limits, image, runtime)

@@ -74,7 +74,6 @@ class _Block:
     mask: Tensor | None
 
 
-@dataclass(frozen=True)
 class Cut:
     """A row in blocks of similar segments. `places` (T,): where all the results have each token's.
 
@@ -83,10 +82,52 @@ class Cut:
     group, and the rest.
     """
 
-    blocks: list[_Block]
-    groups: "list[list[AnswerBlock]]"
-    sizes: list[int]
-    places: Tensor
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        groups: Sequence[Sequence[Segment]],
+        device: torch.device,
+    ) -> None:
+        """Blocks are made of the segments that are in none of `groups`."""
+        is_apart = {segment.tokens[0] for group in groups for segment in group}
+        rest = [segment for segment in segments if segment.tokens[0] not in is_apart]
+        places = np.zeros(sum(len(segment.tokens) for segment in segments), np.int64)
+        self.blocks: list[_Block] = []
+        self.groups: list[list[AnswerBlock]] = []
+        self.sizes: list[int] = []
+        start = 0
+        for block in _cut_into_blocks(rest):
+            queries, is_query = _pad([each.tokens for each in block])
+            keys, _ = _pad([np.concatenate([each.context, each.tokens]) for each in block])
+            places[queries[is_query]] = start + np.flatnonzero(is_query)
+            start += queries.size
+            before = np.array([len(each.context) for each in block])
+            if len(set(before)) == 1:  # one mask for all of them
+                before = before[:1]
+            last_key = before[:, None] + np.arange(queries.shape[1])
+            mask = np.arange(keys.shape[1]) <= last_key[:, None, :, None]
+            is_causal = not before.any()
+            self.blocks.append(
+                _Block(
+                    torch.from_numpy(queries).to(device),
+                    torch.from_numpy(keys).to(device),
+                    None if is_causal else torch.from_numpy(mask).to(device),
+                )
+            )
+        for group in groups:
+            from agentpeft.policies.learning.passes import shared_attention
+
+            first, stop = int(group[0].tokens[0]), int(group[-1].tokens[-1]) + 1
+            places[first:stop] = start + np.arange(stop - first)
+            start += stop - first
+            num_context = len(group[0].context)
+            self.sizes += [first - num_context - sum(self.sizes), num_context, stop - first]
+            answers = [Segment(each.tokens[:0], each.tokens - first) for each in group]
+            cut = _cut_into_blocks(answers, _MAX_OWN_PAIRS)
+            rows = ([each.tokens for each in block] for block in cut)
+            self.groups.append([shared_attention.AnswerBlock(row, device) for row in rows])
+        self.sizes.append(len(places) - sum(self.sizes))
+        self.places = torch.from_numpy(places).to(device)
 
 
 class Packing:
@@ -106,58 +147,14 @@ class Packing:
         """As kernels for sequences of any lengths have it."""
         from agentpeft.policies.learning.passes.varlen_attention import RowRuns
 
-        return RowRuns.of(self._segments, self._device)
+        return RowRuns(self._segments, self._device)
 
     def cut(self, *, shares_prompts: bool) -> Cut:
         """As other kernels have it; with `shares_prompts`, `shared_attention` has large groups."""
         if shares_prompts not in self._cuts:
             groups = self.large_groups if shares_prompts else []
-            self._cuts[shares_prompts] = _cut(self._segments, groups, self._device)
+            self._cuts[shares_prompts] = Cut(self._segments, groups, self._device)
         return self._cuts[shares_prompts]
-
-
-def _cut(
-    segments: Sequence[Segment], groups: Sequence[Sequence[Segment]], device: torch.device
-) -> Cut:
-    is_apart = {segment.tokens[0] for group in groups for segment in group}
-    rest = [segment for segment in segments if segment.tokens[0] not in is_apart]
-    places = np.zeros(sum(len(segment.tokens) for segment in segments), np.int64)
-    blocks, start = [], 0
-    for block in _cut_into_blocks(rest):
-        queries, is_query = _pad([each.tokens for each in block])
-        keys, _ = _pad([np.concatenate([each.context, each.tokens]) for each in block])
-        places[queries[is_query]] = start + np.flatnonzero(is_query)
-        start += queries.size
-        before = np.array([len(each.context) for each in block])
-        if len(set(before)) == 1:  # one mask for all of them
-            before = before[:1]
-        last_key = before[:, None] + np.arange(queries.shape[1])
-        mask = np.arange(keys.shape[1]) <= last_key[:, None, :, None]
-        is_causal = not before.any()
-        blocks.append(
-            _Block(
-                torch.from_numpy(queries).to(device),
-                torch.from_numpy(keys).to(device),
-                None if is_causal else torch.from_numpy(mask).to(device),
-            )
-        )
-    if not groups:
-        return Cut(blocks, [], [len(places)], torch.from_numpy(places).to(device))
-    from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
-
-    apart: list[list[AnswerBlock]] = []
-    sizes: list[int] = []
-    for group in groups:
-        first, stop = int(group[0].tokens[0]), int(group[-1].tokens[-1]) + 1
-        places[first:stop] = start + np.arange(stop - first)
-        start += stop - first
-        num_context = len(group[0].context)
-        sizes += [first - num_context - sum(sizes), num_context, stop - first]
-        answers = [Segment(each.tokens[:0], each.tokens - first) for each in group]
-        cut = _cut_into_blocks(answers, _MAX_OWN_PAIRS)
-        apart.append([AnswerBlock.of([each.tokens for each in b], device) for b in cut])
-    sizes.append(len(places) - sum(sizes))
-    return Cut(blocks, apart, sizes, torch.from_numpy(places).to(device))
 
 
 @contextmanager

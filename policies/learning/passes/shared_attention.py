@@ -8,8 +8,7 @@ are read where they are, no pair is masked away, and nothing that is gathered is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from agentpeft.policies.learning.passes.packed_attention import pick
 from agentpeft.policies.messages import Ids
 
 
-@dataclass(frozen=True)
 class AnswerBlock:
     """B answers of similar length to one prompt.
 
@@ -30,21 +28,17 @@ class AnswerBlock:
     flat, are no padding; `there` (N,): those places.
     """
 
-    places: Tensor
-    is_padding: Tensor
-    real: Tensor
-    there: Tensor
-
-    @classmethod
-    def of(cls, answers: Sequence[Ids], device: torch.device) -> Self:
-        """Returns the block of some answers' places."""
+    def __init__(self, answers: Sequence[Ids], device: torch.device) -> None:
+        """`answers` are their tokens' places."""
         lengths = np.array([len(answer) for answer in answers])[:, None]
         number = np.arange(lengths.max())
         starts = np.array([answer[0] for answer in answers])[:, None]
         places, is_padding = starts + np.minimum(number, lengths - 1), number >= lengths
         real = np.flatnonzero(~is_padding)
         arrays = places, is_padding, real, places.ravel()[real]
-        return cls(*(torch.from_numpy(array).to(device) for array in arrays))
+        self.places, self.is_padding, self.real, self.there = (
+            torch.from_numpy(array).to(device) for array in arrays
+        )
 
     def drop_padding(self, states: Tensor) -> Tensor:
         """Returns (N, ...) of (B, Q, ...)."""
@@ -67,8 +61,6 @@ def attend_to_shared(
 
 
 class _SharedAttention(torch.autograd.Function):
-    """See `attend_to_shared`."""
-
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         *row, blocks, scale = inputs
@@ -142,7 +134,7 @@ def is_right(device: torch.device, dtype: torch.dtype, size: int, num_repeats: i
     context, start = ANSWERS[0].context, int(ANSWERS[0].tokens[0])
 
     def kernel(*row: Tensor) -> Tensor:
-        block = AnswerBlock.of([each.tokens - start for each in ANSWERS], device)
+        block = AnswerBlock([each.tokens - start for each in ANSWERS], device)
         prompt = [each[context[0] : context[-1] + 1] for each in row[1:]]
         return attend_to_shared([each[start:] for each in row], prompt, [block], size**-0.5)
 

@@ -8,8 +8,7 @@ the whole; backwards each is given the whole's (see `shared_attention`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,24 +19,18 @@ from agentpeft.policies.learning.passes.kernel_check import PLAYED, agrees
 from agentpeft.policies.learning.passes.packed_attention import Segment
 
 
-@dataclass(frozen=True)
 class Runs:
     """Where in some tokens, laid end to end, run i begins and run i + 1 follows it.
 
     `bounds` (R + 1,), int32, begins with 0 and ends with their number; `longest` is a run's most.
     """
 
-    bounds: Tensor
-    longest: int
-
-    @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> Self:
-        """Returns runs of these lengths, which may be 0."""
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        """Runs may be empty."""
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        return cls(torch.from_numpy(bounds).to(device), max(lengths))
+        self.bounds, self.longest = torch.from_numpy(bounds).to(device), max(lengths)
 
 
-@dataclass(frozen=True)
 class RowRuns:
     """The segments of a row as runs, and of those with the same context the queries as one.
 
@@ -45,15 +38,8 @@ class RowRuns:
     none if that is empty. `is_alone` (T,): which tokens have no context.
     """
 
-    segments: Runs
-    queries: Runs
-    contexts: Runs
-    places: Tensor
-    is_alone: Tensor
-
-    @classmethod
-    def of(cls, segments: Sequence[Segment], device: torch.device) -> Self:
-        """Returns the runs of a row's segments, in its order."""
+    def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
+        """The segments are in the row's order."""
         sizes = [len(each.tokens) for each in segments]
         contexts, queries = [segments[0].context], [0]
         for segment, size in zip(segments, sizes, strict=True):
@@ -62,13 +48,11 @@ class RowRuns:
                 queries.append(0)
             queries[-1] += size
         num_keys = [len(each) for each in contexts]
-        return cls(
-            Runs.of(sizes, device),
-            Runs.of(queries, device),
-            Runs.of(num_keys, device),
-            torch.from_numpy(np.concatenate(contexts)).to(device),
-            torch.from_numpy(np.repeat(np.array(num_keys) == 0, queries)).to(device),
-        )
+        self.segments, self.queries = Runs(sizes, device), Runs(queries, device)
+        self.contexts = Runs(num_keys, device)
+        self.places = torch.from_numpy(np.concatenate(contexts)).to(device)
+        is_alone = np.repeat(np.array(num_keys) == 0, queries)
+        self.is_alone = torch.from_numpy(is_alone).to(device)
 
 
 def attend_to_runs(row: Sequence[Tensor], runs: RowRuns, scale: float) -> Tensor:
@@ -81,8 +65,6 @@ def attend_to_runs(row: Sequence[Tensor], runs: RowRuns, scale: float) -> Tensor
 
 
 class _RunsAttention(torch.autograd.Function):
-    """See `attend_to_runs`."""
-
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, runs: RowRuns, scale: float
@@ -168,6 +150,6 @@ def is_right(device: torch.device, dtype: torch.dtype, size: int, num_repeats: i
     """Returns whether `attend_to_runs` agrees with products that are masked."""
 
     def kernel(*row: Tensor) -> Tensor:  # not made before, for it may be inference mode
-        return attend_to_runs(row, RowRuns.of(PLAYED, device), size**-0.5)
+        return attend_to_runs(row, RowRuns(PLAYED, device), size**-0.5)
 
     return agrees(kernel, device, dtype, size, num_repeats)

@@ -67,8 +67,6 @@ def lora_product(
 
 
 class _LoraProduct(torch.autograd.Function):
-    """See `lora_product`."""
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, down: Tensor, up: Tensor, rest: tuple[Any, ...]) -> Tensor:
         ctx.dtypes = rows.dtype, down.dtype, up.dtype

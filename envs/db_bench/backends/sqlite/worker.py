@@ -167,11 +167,9 @@ class _Worker:
         return StatementInterrupted() if is_late else None
 
     def is_alive(self) -> bool:
-        """Returns whether the process still runs."""
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """Kills the process and waits for its end."""
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

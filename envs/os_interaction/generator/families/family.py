@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from agentpeft.envs.os_interaction.generator.scene import Scene
-from agentpeft.envs.os_interaction.generator.world import Node
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
 from agentpeft.envs.os_interaction.grading.state import Match
 from agentpeft.envs.os_interaction.skills import check_skills, detect_skills
@@ -66,7 +65,7 @@ class StepFamily:
             raise NoTaskHereError
         out = scene.aside(".txt")
         match: Match = "lines" if self.kind == "names" else "text"
-        scene.world.files[out] = Node(content=f"{text}\n", match=match)
+        scene.make(out, content=f"{text}\n", match=match)
         return Step(scene.speaker.capital("save", noun=noun, out=out), gold.replace("{out}", out))
 
 

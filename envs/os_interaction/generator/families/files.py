@@ -8,8 +8,8 @@ from agentpeft.envs.os_interaction.generator.families.family import (
     add_family,
     family,
 )
-from agentpeft.envs.os_interaction.generator.scene import Scene, compute_noon
-from agentpeft.envs.os_interaction.generator.world import Node
+from agentpeft.envs.os_interaction.generator.scene import Scene
+from agentpeft.envs.os_interaction.grading.state import FileState
 
 _MODES = ("600", "640", "660", "700", "750", "755")
 
@@ -64,9 +64,9 @@ def _touch_date(scene: Scene) -> Blanks:
 def _touch_reference(scene: Scene) -> Blanks:
     f, g = scene.fresh_file(), scene.fresh_file()
     t = f"{scene.number(2001, 2019)}-{scene.number(10, 12)}-15"
-    scene.initial.files[g].mtime_s = compute_noon(t)
     scene.change_date(f, t)
     scene.change_date(g, t)
+    scene.initial.files[g] = scene.world.files[g]
     return {"f": f, "g": g}
 
 
@@ -128,7 +128,7 @@ add_family(
 def _ln_replace(scene: Scene) -> Blanks:
     old, t = scene.fresh_file(), scene.fresh_file()
     f = f"{scene.fresh_directory()}/{scene.word()}"
-    scene.add(f, Node("symlink", target=old))
+    scene.add(FileState(f, "symlink", target=old))
     scene.change(f, "target", t)
     return {"t": t, "f": f}
 

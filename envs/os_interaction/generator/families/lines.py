@@ -8,7 +8,8 @@ from agentpeft.envs.os_interaction.generator.families.family import (
     question,
 )
 from agentpeft.envs.os_interaction.generator.scene import Scene
-from agentpeft.envs.os_interaction.generator.world import Node, new_node
+from agentpeft.envs.os_interaction.generator.world import new_node
+from agentpeft.envs.os_interaction.grading.state import FileState
 
 add_family("echo", "echo {t} > {f}", Scene.make_lines, f=Scene.new, t=Scene.line)
 
@@ -144,8 +145,8 @@ def _cd_where(scene: Scene) -> Blanks:
 def _the_real_path(scene: Scene) -> tuple[Blanks, Value]:
     target = f"{scene.fresh_directory()}/{scene.word()}"
     link = f"{scene.fresh_directory()}/{scene.word()}"
-    scene.add(target, new_node("directory"))
-    scene.add(link, Node("symlink", target=target))
+    scene.add(new_node(target, "directory"))
+    scene.add(FileState(link, "symlink", target=target))
     return {"l": link}, target
 
 

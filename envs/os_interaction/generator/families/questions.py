@@ -30,9 +30,9 @@ def _number_with(scene: Scene) -> tuple[Blanks, Value]:
 
 
 def _with_word(scene: Scene, d: str) -> tuple[Blanks, Value]:
-    files, paths = scene.world.files, scene.world.files_below(d)
-    w = scene.rng.choice(files[scene.file_below(d)].content.split())
-    return {"d": d, "w": w}, [path for path in paths if w in files[path].content.split()]
+    world, paths = scene.world, scene.world.files_below(d)
+    w = scene.rng.choice(world.text(scene.file_below(d)).split())
+    return {"d": d, "w": w}, [path for path in paths if w in world.text(path).split()]
 
 
 @question("grep -lw {w} {d}/* > {out}", kind="names")
@@ -58,7 +58,7 @@ def _count(say: str, gold: str, count: Callable[[Scene, str], int]) -> None:
 
 _count("number_of_lines", "wc -l < {f} > {out}", lambda s, f: len(s.lines(f)))
 _count("number_of_words", "wc -w < {f} > {out}", lambda s, f: sum(map(len, s.rows(f))))
-_count("number_of_bytes", "wc -c < {f} > {out}", lambda s, f: len(s.world.files[f].content))
+_count("number_of_bytes", "wc -c < {f} > {out}", lambda s, f: len(s.world.text(f)))
 
 
 @question("find {d} -type f -name '*{x}' > {out}", kind="names")

@@ -1,5 +1,6 @@
 """Families about users and groups, their settings, and the ageing of passwords."""
 
+from dataclasses import replace
 from datetime import date
 
 from agentpeft.envs.os_interaction.generator.families.family import (
@@ -11,12 +12,9 @@ from agentpeft.envs.os_interaction.generator.families.family import (
     question,
 )
 from agentpeft.envs.os_interaction.generator.scene import Scene
-from agentpeft.envs.os_interaction.generator.world import Team
 
 _SHELLS = ("/bin/bash", "/bin/dash", "/usr/bin/bash")
 _EPOCH = date(1970, 1, 1)
-_MIN, _MAX, _WARN, _INACTIVE, _EXPIRY = range(5)
-"""The index of each number in `Person.aging`."""
 
 
 def _new_team(program: str, id_option: str) -> None:
@@ -25,19 +23,20 @@ def _new_team(program: str, id_option: str) -> None:
     @family(f"{program} {{g}}", say=program)
     def _one(scene: Scene) -> Blanks:
         g = scene.word("TEAM")
-        scene.world.teams[g] = Team()
+        scene.make_team(g)
         return {"g": g}
 
     @family(f"{program} {id_option} {{n}} {{g}}", say=f"{program}_id")
     def _with_id(scene: Scene) -> Blanks:
         g, n = scene.word("TEAM"), scene.id()
-        scene.world.teams[g] = Team(int(n))
+        scene.make_team(g, n)
         return {"g": g, "n": n}
 
     @family(f"{program} {{g}}\n{program} {{h}}", say=f"{program}_two")
     def _two(scene: Scene) -> Blanks:
         g, h = scene.word("TEAM"), scene.word("TEAM")
-        scene.world.teams |= {g: Team(), h: Team()}
+        scene.make_team(g)
+        scene.make_team(h)
         return {"g": g, "h": h}
 
 
@@ -52,7 +51,7 @@ add_family("gpasswd_add", "gpasswd -a {u} {g}", Scene.join, u=Scene.person, g=Sc
 def _gpasswd_remove(scene: Scene) -> Blanks:
     u, other = scene.fresh_person(), scene.fresh_person()
     g = scene.fresh_team(u, other)
-    scene.world.teams[g].members.remove(u)
+    scene.set_team(g, members=(other,))
     scene.claims.add((u, g))
     return {"u": u, "g": g}
 
@@ -61,7 +60,7 @@ def _gpasswd_remove(scene: Scene) -> Blanks:
 def _gpasswd_members(scene: Scene) -> Blanks:
     old = scene.fresh_person()
     g, a, b = scene.fresh_team(old), scene.fresh_person(), scene.fresh_person()
-    scene.world.teams[g].members = {a, b}
+    scene.set_team(g, members=tuple(sorted((a, b))))
     scene.claims |= {(person, g) for person in (old, a, b)}
     return {"g": g, "a": a, "b": b}
 
@@ -69,7 +68,7 @@ def _gpasswd_members(scene: Scene) -> Blanks:
 @family("gpasswd -A {u} {g}")
 def _gpasswd_administrator(scene: Scene) -> Blanks:
     u, g = scene.person(), scene.team("administrators")
-    scene.world.teams[g].administrators = {u}
+    scene.set_team(g, administrators=(u,))
     return {"u": u, "g": g}
 
 
@@ -142,7 +141,7 @@ _change_account("usermod_comment", "usermod -c {v} {u}", "comment", Scene.word)
 @family("usermod -L {u}")
 def _usermod_lock(scene: Scene) -> Blanks:
     u = scene.fresh_person()
-    scene.world.people[u].is_locked = True
+    scene.set_account(u, is_locked=True)
     return {"u": u}
 
 
@@ -150,7 +149,7 @@ def _usermod_lock(scene: Scene) -> Blanks:
 def _chsh_like(scene: Scene) -> Blanks:
     v, u, s = scene.fresh_person(), scene.fresh_person(), scene.choice(*_SHELLS)
     for world in scene.worlds:
-        world.people[v].shell = s
+        world.people[v] = replace(world.people[v], shell=s)
     scene.change_account(u, "shell", s)
     return {"u": u, "v": v, "s": s}
 
@@ -163,37 +162,36 @@ def _chsh_two(scene: Scene) -> Blanks:
     return {"u": u, "w": w, "v": v}
 
 
-def _chage_one(option: str, phrase: str, index: int, bounds: tuple[int, int]) -> None:
+def _chage_one(option: str, phrase: str, aspect: str, bounds: tuple[int, int]) -> None:
     """Defines the family of one number of days."""
 
     @family(f"chage {option} {{n}} {{u}}", say="chage")
     def _chage(scene: Scene) -> Blanks:
         u, n = scene.person("aging"), scene.number(*bounds)
         settings = scene.speaker.say(phrase, n=n)
-        scene.world.people[u].aging[index] = int(n)
+        scene.set_account(u, **{aspect: int(n)})
         return {"u": u, "n": n, "settings": settings}
 
 
-_chage_one("-M", "age_max", _MAX, (20, 180))
+_chage_one("-M", "age_max", "max_days", (20, 180))
 
 
 @family("chage -m {m} -M {n} {u}", say="chage")
 def _chage_both(scene: Scene) -> Blanks:
     u, m, n = scene.person("aging"), scene.number(1, 9), scene.number(20, 180)
     least, most = scene.speaker.say("age_min", n=m), scene.speaker.say("age_max", n=n)
-    aging = scene.world.people[u].aging
-    aging[_MIN], aging[_MAX] = int(m), int(n)
+    scene.set_account(u, min_days=int(m), max_days=int(n))
     return {"u": u, "m": m, "n": n, "settings": f"{least} and {most}"}
 
 
-_chage_one("-W", "age_warn", _WARN, (8, 19))
-_chage_one("-I", "age_inactive", _INACTIVE, (5, 40))
+_chage_one("-W", "age_warn", "warn_days", (8, 19))
+_chage_one("-I", "age_inactive", "inactive_days", (5, 40))
 
 
 @family("chage -E {t} {u}")
 def _chage_expiry(scene: Scene) -> Blanks:
     u, t = scene.person("expiry"), f"2030-01-{scene.number(10, 28)}"
-    scene.world.people[u].aging[_EXPIRY] = (date.fromisoformat(t) - _EPOCH).days
+    scene.set_account(u, expiry_day=(date.fromisoformat(t) - _EPOCH).days)
     return {"u": u, "t": t}
 
 
@@ -201,5 +199,5 @@ def _chage_expiry(scene: Scene) -> Blanks:
 def _max_days_of(scene: Scene) -> tuple[Blanks, Value]:
     u, n = scene.fresh_person(), scene.number(20, 180)
     for world in scene.worlds:
-        world.people[u].aging[_MAX] = int(n)
+        world.people[u] = replace(world.people[u], max_days=int(n))
     return {"u": u}, n

@@ -1,10 +1,12 @@
-"""Families of generated DB-bench tasks: functions that each draft one kind of statement."""
+"""`Attempt`: what drafts a generated DB-bench task, and makes the task of a finished statement."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agentpeft.envs.db_bench.backends.protocol import Row, Value
 from agentpeft.envs.db_bench.generator.tables import Field, SampleTable, make_value
+from agentpeft.envs.db_bench.skills import check_skills
+from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.tasks.phrases import Speaker
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 from agentpeft.envs.tasks.task_random import TaskRandom
@@ -20,6 +22,7 @@ class Attempt:
     speaker: Speaker
     sample: SampleTable
     skills: frozenset[str]
+    task_id: str = ""
     prefix: str = ""
     used: set[str] = field(default_factory=set)
 
@@ -63,33 +66,20 @@ class Attempt:
         """Returns a phrase."""
         return self.speaker.say(what, **words)
 
-
-@dataclass(frozen=True)
-class Draft:
-    """A finished statement with its instruction and skills; `label` has the rows of a SELECT."""
-
-    sql: str
-    instruction: str
-    skills: frozenset[str]
-    label: tuple[Row, ...] | None
-
-
-@dataclass(frozen=True)
-class Family:
-    """A kind of statement. `skills` are all that it can show, `name`, the first, always.
-
-    `make` raises NoTaskHereError where an attempt gives no statement whose every part matters.
-    """
-
-    skills: tuple[str, ...]
-    make: Callable[[Attempt], Draft]
-
-    @property
-    def name(self) -> str:
-        """The skill that makes the statement one of this family."""
-        return self.skills[0]
-
-
-def family(skills: Sequence[str]) -> Callable[[Callable[[Attempt], Draft]], Family]:
-    """Makes a family of the function that it decorates."""
-    return lambda make: Family(tuple(skills), make)
+    def make_task(
+        self,
+        sql: str,
+        instruction: str,
+        skills: Iterable[str],
+        label: tuple[Row, ...] | None = None,
+    ) -> DBBenchTask:
+        """Returns the task of a finished statement; `label` has the rows of a SELECT."""
+        return DBBenchTask(
+            task_id=self.task_id,
+            instruction=instruction,
+            skills=check_skills(skills),
+            tables=(self.sample.table,),
+            is_write=label is None,
+            gold_sql=sql,
+            label=label,
+        )
