@@ -22,8 +22,6 @@ from agentpeft.policies.learning.samples import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
-from agentpeft.policies.rollout.chat import make_chat
-from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, resolve
 
@@ -71,6 +69,9 @@ class LearnerActor(Actor):
 
         Returns the hashes of the tasks; chats have none.
         """
+        from agentpeft.policies.rollout.chat import make_chat
+        from agentpeft.policies.rollout.oracle import imitated_groups
+
         settings, peers = self.learner.settings, self.learner.peers
         chat = make_chat(self.learner.policy.base, settings)
         chats = settings.training.chats
@@ -87,6 +88,9 @@ class LearnerActor(Actor):
 
     def warm_start(self) -> None:
         """Takes all steps of the adapter's warm start."""
+        from agentpeft.policies.rollout.chat import make_chat
+        from agentpeft.policies.rollout.oracle import warm_start_batches
+
         settings, peers = self.learner.settings, self.learner.peers
         batches = warm_start_batches(settings, make_chat(self.learner.policy.base, settings))
         for _ in range(settings.warm_start.num_steps):
