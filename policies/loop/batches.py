@@ -42,13 +42,12 @@ MAX_FAILED_SHARE = 0.5
 class TrainingBatch:
     """What an iteration learns from; the learners have received its groups.
 
-    `task_hashes` and `requests` are sorted by position; `requests` has every group of the report,
-    dropped and stale ones too. `report`: None where the oracle has played. `sample_s`: the seconds
-    that it took to get the batch.
+    `task_hashes` are sorted by position. `report` is of these groups and of those that were given
+    up meanwhile; None where the oracle has played. `sample_s`: the seconds that it took to get the
+    batch.
     """
 
     task_hashes: Sequence[int]
-    requests: Sequence[GroupRequest]
     report: SampleReport | None
     num_stale_groups: int
     sample_s: float
@@ -97,11 +96,9 @@ class TrainingBatches:
                 break
             self._draw_again(lost)
         hashes = list(learnt.task_hashes.values())
-        requests = [played.request for played in (*self._batch, *self._others)]
-        requests.sort(key=lambda request: request.group_id)
         num_stale = sum(not played.is_dropped for played in self._others)
         self._start_next()
-        return TrainingBatch(hashes, requests, report, num_stale, time.perf_counter() - start_s)
+        return TrainingBatch(hashes, report, num_stale, time.perf_counter() - start_s)
 
     def clear(self) -> None:
         """Forgets all groups, once those in play have come to their end."""

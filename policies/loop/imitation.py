@@ -54,7 +54,7 @@ class OracleBatches:
         hashes = self._learners.call_all(
             LearnerActor.receive_oracle, positions.start, len(positions)
         )
-        return TrainingBatch(hashes, (), None, 0, time.perf_counter() - start_s)
+        return TrainingBatch(hashes, None, 0, time.perf_counter() - start_s)
 
     def clear(self) -> None:
         """Nothing is under way."""

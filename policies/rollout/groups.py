@@ -89,12 +89,14 @@ class PlayedGroup:
 class SampleReport:
     """What was played, by position: `groups`, `records` and `adapter_versions` of whole groups.
 
-    `task_hashes` are theirs too, by group id. `env_s` are the slowest runner's.
+    `task_hashes` are theirs too, by group id; `requests` are of all. `env_s` are the slowest
+    runner's.
     """
 
     def __init__(self, played: Iterable[PlayedGroup]) -> None:
         ordered = sorted(played, key=lambda group: group.request.group_id)
         whole = [group for group in ordered if group.is_whole]
+        self.requests = [group.request for group in ordered]
         self.groups: list[Ref] = [group.group for group in whole]
         self.records = tuple(chain.from_iterable(group.records for group in whole))
         self.adapter_versions = tuple(group.version for group in whole)

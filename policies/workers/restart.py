@@ -47,8 +47,8 @@ class RunnerRestarts:
         else:
             self._return_groups(runner)
 
-    def replace(self, runner: int, reason: Exception) -> dict[str, float]:
-        """Replaces a runner, delivers the present adapter to it, and returns the proof's metrics.
+    def replace(self, runner: int, reason: Exception) -> None:
+        """Replaces a runner, delivers the present adapter to it, and keeps what proves it.
 
         Raises: TrainingError or DeliveryError if none may be replaced any more, DeliveryError if
         the new one fails too, PlacementError if there is no room and no other runner.
@@ -69,7 +69,6 @@ class RunnerRestarts:
                 raise
             except (DeliveryError, EngineError, WorkerLostError) as error:
                 raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
-        return group.proofs[runner]
 
     def follow_machines(self, places: Sequence[Place]) -> None:
         """Gives no more work to runners whose machine is drained, and work to those that have one.

@@ -3,13 +3,13 @@
     driver                                           env runner (an actor)
     EnvRunnerGroup.ask ─▶ RunnerQueue ── take ─────▶ plays groups
            play ◀── reports, references to groups ── collect
-           send_adapter ── deliver ────────────────▶ serves the adapter, answers what it serves
+           deliver ── deliver ─────────────────────▶ serves the adapter, answers what it serves
 
 A group's episodes stay where Ray keeps objects. The driver passes references on to the learners.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -136,7 +136,7 @@ class EnvRunnerGroup:
         """Engines that failed over a group that is not finished."""
         self.shipment: Shipment | None = None
         self.proofs: dict[int, dict[str, float]] = {}
-        """Of the runners that were replaced since the present adapter was sent."""
+        """The metrics of the runners that have proven that they serve the present adapter."""
 
     @property
     def version(self) -> int:
@@ -195,10 +195,11 @@ class EnvRunnerGroup:
         self._receivers.clear()
         self.num_engine_failures.clear()
 
-    def send_adapter(self, shipment: Shipment) -> Mapping[int, Ref]:
-        """Sends an adapter to all runners, and returns a reference to each one's answer.
+    def deliver(self, shipment: Shipment) -> list[dict[str, float]]:
+        """Has all runners serve an adapter, and returns what proves it, each runner's metrics.
 
-        Where groups are in play, it assigns further ones until all have answered.
+        Where groups are in play, it assigns further ones until all runners have answered. One that
+        does not prove what it serves is replaced.
         """
         self.shipment, self.proofs = shipment, {}
         places = self.actors.find_places()
@@ -208,28 +209,17 @@ class EnvRunnerGroup:
         if any(jobs.requests for jobs in self.jobs):
             while waiting := missing(self.actors, list(answers.values())):
                 self.play(waiting)
-        return answers
-
-    def prove_adapter(
-        self, shipment: Shipment, answers: Mapping[int, Ref]
-    ) -> list[dict[str, float]]:
-        """Checks what runners answer to `send_adapter`; returns each one's metrics.
-
-        One that does not prove what it serves is replaced.
-        """
-        checked = []
         for runner, answer in answers.items():
-            if runner in self.proofs:  # it was given the adapter then, and has proven it
-                checked.append(self.proofs[runner])
+            if runner in self.proofs:  # it was replaced meanwhile, and has proven the adapter then
                 continue
             try:
-                checked.append(self.check_answer(answer, shipment))
+                self.proofs[runner] = self.check_answer(answer, shipment)
             except PayloadLostError:  # the learner's adapter, with the learner
                 raise
             except (DeliveryError, EngineError, WorkerLostError) as error:
                 self.counts["num_failed_deliveries"] += 1
-                checked.append(self._restarts.replace(runner, error))
-        return checked
+                self._restarts.replace(runner, error)
+        return [self.proofs[runner] for runner in answers]
 
     def sleep(self) -> None:
         """Puts the engines to sleep, if the settings say so, freeing GPU memory for the learners.
