@@ -14,7 +14,6 @@ import torch
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
-from agentpeft.policies.delivery.version import rename_base
 from agentpeft.policies.errors import CheckpointError, PayloadLostError
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers, open_store
@@ -132,7 +131,7 @@ class LearnerActor(Actor):
         adapter = {f"{ADAPTER}/{n}": content for n, content in self.adapter_to_files().items()}
         return {**adapter, STATE: buffer.getvalue()}
 
-    def adapter_to_files(self) -> dict[str, bytes]:
+    def adapter_to_files(self) -> Mapping[str, bytes]:
         """Returns the adapter's files in PEFT's format; the model's if all weights are trained."""
         with TemporaryDirectory() as folder:
             try:
@@ -141,7 +140,7 @@ class LearnerActor(Actor):
                 raise CheckpointError(str(error).replace(folder, gettempdir())) from error
             paths = [path for path in Path(folder).rglob("*") if path.is_file()]
             files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-        return rename_base(files, {place: path for path, place in self.places.items()})
+        return _rename_base(files, {place: path for path, place in self.places.items()})
 
     def restore(self, files: Mapping[str, bytes]) -> None:
         """Resumes from what `to_files` returned. Raises: CheckpointError, SettingsError."""
@@ -152,7 +151,7 @@ class LearnerActor(Actor):
         except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
             raise CheckpointError(f"the learner's state cannot be read: {error}") from None
         with TemporaryDirectory() as folder:
-            for name, content in rename_base(files, self.places).items():
+            for name, content in _rename_base(files, self.places).items():
                 if name.startswith(f"{ADAPTER}/"):
                     path = Path(folder) / Path(name).relative_to(ADAPTER)
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,6 +162,14 @@ class LearnerActor(Actor):
                 text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
                 raise type(error)(text) from error
         self.learner.load_state_dict(state)
+
+
+def _rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> Mapping[str, bytes]:
+    if not names:  # all files are where the driver has them
+        return files
+    from agentpeft.policies.delivery.adapter_files import rename_base
+
+    return rename_base(files, names)
 
 
 class LearnerGroup:

@@ -221,7 +221,9 @@ class RayActors(Actors):
         if sum(bool(node["Alive"]) for node in nodes) == 1:
             return [None] * len(actors)
         files = FilesToSend.of(settings)
-        asked = [partial(actor.__ray_call__.remote, _find_lacking, files) for actor in actors]
+        asked = [
+            partial(actor.__ray_call__.remote, lambda _: files.find_lacking()) for actor in actors
+        ]
         lacking = self._await(asked, deadline_s)
         paths = sorted({path for lacked in lacking for path in lacked})
         if not paths:
@@ -317,11 +319,6 @@ class RayActors(Actors):
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
         actor = ray.remote(concurrency_groups={_HEALTH: 1, _BESIDE: 1})(self._spec.kind)  # type: ignore[call-overload]
         return self._ask("starting an actor", lambda: actor.options(**options).remote())
-
-
-def _find_lacking(_: Actor, files: FilesToSend) -> list[str]:
-    """Returns the paths of what this machine, an actor's, lacks for the actor to start."""
-    return files.find_lacking()
 
 
 def _start(
