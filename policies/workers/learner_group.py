@@ -3,7 +3,6 @@
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory, gettempdir
@@ -39,7 +38,7 @@ class LearnerActor(Actor):
     """One learner. With several, each does what all are asked for, and the first answers."""
 
     learner: Learner
-    _received: Sequence[EpisodeGroup] = ()
+    received: Sequence[EpisodeGroup] = ()
 
     def make(self, settings: Settings) -> None:
         """Loads the model, attaches its adapter, and meets the other learners."""
@@ -61,39 +60,18 @@ class LearnerActor(Actor):
 
     def receive(self, groups: Sequence[Ref]) -> None:
         """Fetches the groups that the next update learns from."""
-        self._received = resolve(groups)
+        self.received = resolve(groups)
 
-    def receive_oracle(self, first: int, num_groups: int) -> tuple[int, ...]:
-        """Plays the oracle's episodes, or reads chats, from position `first` on, for the update.
-
-        Returns the hashes of the tasks; chats have none.
-        """
-        from agentpeft.policies.rollout.chat import make_chat
-        from agentpeft.policies.rollout.oracle import imitated_groups
-
-        settings, peers = self.learner.settings, self.learner.peers
-        chat = make_chat(self.learner.policy.base, settings)
-        chats = settings.training.chats
-        played = imitated_groups(settings.environment, chats, chat, settings.seed, first)
-        self._received = peers.of_first(lambda: list(islice(played, num_groups)))
-        return tuple(g.task_hash for g in self._received if g.task_hash is not None)
+    def call_with(self, function: Callable[[Any, *Ts], T], *args: *Ts) -> T:
+        """Returns `function(self, *args)`: what only some runs ask of a learner."""
+        return function(self, *args)
 
     def update(self) -> dict[str, float]:
         """Learns from the groups received and returns the metrics."""
-        groups, self._received = self._received, ()
+        groups, self.received = self.received, ()
         metrics = self.learner.update(groups)
         self._give_memory_back()
         return metrics
-
-    def warm_start(self) -> None:
-        """Takes all steps of the adapter's warm start."""
-        from agentpeft.policies.rollout.chat import make_chat
-        from agentpeft.policies.rollout.oracle import warm_start_batches
-
-        settings, peers = self.learner.settings, self.learner.peers
-        batches = warm_start_batches(settings, make_chat(self.learner.policy.base, settings))
-        for _ in range(settings.warm_start.num_steps):
-            self.learner.sft_update(peers.of_first(lambda: next(batches)))
 
     def abandon(self) -> None:
         """Has the update that is under way end soon; call it beside."""
