@@ -28,8 +28,7 @@ from agentpeft.launch.run.command_line import FAILURES, WRONG, say
 from agentpeft.launch.run.run_folder import Start, lock_run, log_to, make_run_dir, output_base
 from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
-from agentpeft.policies.rollout.scripted_play import play_actions
-from agentpeft.policies.rollout.text_envs import make_text_env
+from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions
 from agentpeft.policies.rollout.thoughts import find_action
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.settings.training import AlgorithmName

@@ -292,8 +292,7 @@ def try_environments(settings: Settings) -> None:
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
     from agentpeft.policies.loop.task_choice import check_frontier
-    from agentpeft.policies.rollout.environments import EnvPool, open_stages
-    from agentpeft.policies.rollout.text_envs import count_epoch_tasks
+    from agentpeft.policies.rollout.environments import EnvPool, count_epoch_tasks, open_stages
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     with ExitStack() as opened:

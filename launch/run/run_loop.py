@@ -18,8 +18,7 @@ from agentpeft.policies.errors import WorkerLostError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.process_upkeep import present_objects_set_apart
 from agentpeft.policies.rollout.chat_rows import read_chats
-from agentpeft.policies.rollout.environments import open_stages
-from agentpeft.policies.rollout.text_envs import count_epoch_tasks
+from agentpeft.policies.rollout.environments import count_epoch_tasks, open_stages
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor
 

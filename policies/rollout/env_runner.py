@@ -237,7 +237,7 @@ class EnvRunner:
         complete = partial(self._turns.sample, group, sample, attempt, deadline_s)
         try:
             if self._limits.engine == "scripted":
-                from agentpeft.policies.rollout.text_envs import oracle_actions
+                from agentpeft.policies.rollout.scripted_play import oracle_actions
 
                 self._oracle[group.name_session(sample)] = oracle_actions(env, task)
             agent = EngineAgent(episode, self._chat, complete)

@@ -221,9 +221,15 @@ def open_stages(settings: "Settings") -> list[EnvPool]:
     kwargs: list[dict[str, Any]] = settings.stage_kwargs
     sources: Sequence[TaskSource[Task] | None] = [None] * len(kwargs)
     if environment.is_adaptive:
-        from agentpeft.policies.rollout.text_envs import read_levels
+        from agentpeft.policies.rollout.scripted_play import opened
 
-        sources = read_levels(environment.id, environment.kwargs)
+        with opened(environment.id, environment.kwargs) as env:
+            sources = env.levels
+        if not sources:
+            raise SettingsError(
+                f"environment.kwargs.adaptive: {environment.id!r} has no levels; list its stages "
+                "in curriculum.stages instead"
+            )
         kwargs *= len(sources)
     seed = settings.seed, TRAIN_STREAM
     return [
@@ -237,3 +243,16 @@ def open_held_out(settings: "Settings") -> EnvPool:
     kwargs = without_training_rewards(settings.held_out_kwargs)
     limit_s = settings.env_runners.step_timeout_s
     return EnvPool(settings.environment.id, kwargs, (settings.seed, EVAL_STREAM), limit_s)
+
+
+def count_epoch_tasks(settings: "Settings", stage: EnvPool) -> int:
+    """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
+    if stage.num_tasks is None:
+        why = f"those of {settings.environment.id!r} are drawn without end: give a number"
+        if stage.has_finite_tasks:
+            why = "tasks are drawn by skill; set skill_mode='all', or give a number"
+        raise SettingsError(
+            f"output.checkpoint_interval 'epoch' needs a set of tasks that is gone through (a task "
+            f"file), and {why}"
+        )
+    return stage.num_tasks

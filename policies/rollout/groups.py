@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ref
 
 Mode: TypeAlias = Literal["train", "eval"]
-GroupKey: TypeAlias = tuple[Mode, int]
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,6 @@ class GroupRequest:
     num_episodes: int
     mode: Mode = "train"
     stage: int = 0
-
-    @property
-    def key(self) -> GroupKey:
-        """Identifies the group among all that are under way."""
-        return self.mode, self.group_id
 
     @property
     def is_greedy(self) -> bool:

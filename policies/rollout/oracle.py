@@ -19,11 +19,12 @@ from agentpeft.policies.rollout.episodes import EpisodeBuilder
 from agentpeft.policies.rollout.play import StepResult, play_episode
 from agentpeft.policies.rollout.scripted_play import (
     ScriptedAgent,
+    begin,
+    opened,
     play_actions,
     read_any_reward,
     run_without_waiting,
 )
-from agentpeft.policies.rollout.text_envs import begin, opened
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
 
 WARM_START_STREAM = 2

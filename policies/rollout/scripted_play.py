@@ -1,13 +1,57 @@
-"""Episodes whose actions are given beforehand, as an oracle's, or recorded ones."""
+"""Playing without a model: the suite's environments, their oracle, and actions that are given."""
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from agentpeft.envs import EnvFault
-from agentpeft.policies.rollout.environments import Env
+from agentpeft.envs import EnvFault, SettingsError, Task, TextEnv
+from agentpeft.envs.core.spaces import to_utf8
+from agentpeft.policies.rollout.environments import (
+    CLOSE_S,
+    Env,
+    call_environment,
+    close_environments,
+    make_environment,
+)
 from agentpeft.policies.rollout.play import StepResult, check_reward, play_episode
 
 T = TypeVar("T")
+
+
+def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
+    """Returns a new environment of the suite's kind, without Gymnasium's wrappers.
+
+    Raises: SettingsError where it is of another kind, or as `make_environment`.
+    """
+    env = make_environment(env_id, kwargs).unwrapped
+    if not isinstance(env, TextEnv):
+        raise SettingsError(
+            f"environment {env_id!r} is no TextEnv: it has no tasks, nor an oracle to imitate (RL "
+            "needs none: set warm_start.num_steps = 0)"
+        )
+    return env
+
+
+@contextmanager
+def opened(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[TextEnv[Any]]:
+    """Yields an environment, and closes it with all that it holds. Raises: as `make_text_env`."""
+    env = make_text_env(env_id, kwargs)
+    try:
+        yield env
+    finally:
+        close_environments([env], CLOSE_S)
+
+
+def begin(env: TextEnv[Any], task: Task) -> str:
+    """Returns the prompt of an episode of a task. Raises: as `call_environment`."""
+    return to_utf8(call_environment(lambda: env.reset(options={"task": task}))[0])
+
+
+def oracle_actions(env: Env, task: Task) -> Sequence[str]:
+    """Returns how a perfect agent acts. Raises: SettingsError where there is no oracle."""
+    if not isinstance(env.unwrapped, TextEnv):
+        raise SettingsError("env_runners.engine 'scripted' plays the oracle of a TextEnv")
+    return env.unwrapped.oracle_actions(task)
 
 
 def run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:

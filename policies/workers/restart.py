@@ -39,7 +39,7 @@ class RunnerRestarts:
         if isinstance(reason, PayloadLostError):
             group.counts["num_redrawn_groups"] += len(lost)
         if isinstance(reason, EngineError) and not isinstance(reason, EngineLostError):
-            if any(group.num_engine_failures[key] for key in lost):
+            if any(group.num_engine_failures[request] for request in lost):
                 raise reason
             group.num_engine_failures.update(lost)
         if runner in group.serving:

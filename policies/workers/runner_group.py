@@ -23,7 +23,6 @@ from agentpeft.policies.errors import (
 from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import (
-    GroupKey,
     GroupRequest,
     PlayedGroup,
     SampleReport,
@@ -131,8 +130,8 @@ class EnvRunnerGroup:
         most = runners.max_concurrent_episodes
         self.queue = RunnerQueue(self.num_runners, most, settings.deterministic)
         self.jobs = [RunnerJobs(most) for _ in range(self.num_runners)]
-        self._receivers: dict[GroupKey, Receiver] = {}
-        self.num_engine_failures: Counter[GroupKey] = Counter()
+        self._receivers: dict[GroupRequest, Receiver] = {}
+        self.num_engine_failures: Counter[GroupRequest] = Counter()
         """Engines that failed over a group that is not finished."""
         self.shipment: Shipment | None = None
         self.proofs: dict[int, dict[str, float]] = {}
@@ -170,7 +169,7 @@ class EnvRunnerGroup:
 
         `receive` is called with each group that is finished, by `play` or whatever calls that.
         """
-        self._receivers.update({request.key: receive for request in requests})
+        self._receivers.update(dict.fromkeys(requests, receive))
         self.queue.add_groups(requests, is_first=is_first)
         self._assign_groups()
 
@@ -292,11 +291,10 @@ class EnvRunnerGroup:
             self._restarts.lose(runner, error)
             return
         for group, episodes in zip(played, groups, strict=False):
-            key = group.request.key
-            del jobs.requests[key]
-            self.num_engine_failures.pop(key, None)
+            jobs.requests.remove(group.request)
+            self.num_engine_failures.pop(group.request, None)
             whole = episodes if group.is_whole else None
-            self._receivers.pop(key)(replace(group, runner=runner, group=whole))
+            self._receivers.pop(group.request)(replace(group, runner=runner, group=whole))
 
     @property
     def _restarts(self) -> "RunnerRestarts":

@@ -23,7 +23,7 @@ from agentpeft.policies.rollout.oracle import (
     play_oracle,
     warm_start_batches,
 )
-from agentpeft.policies.rollout.text_envs import make_text_env
+from agentpeft.policies.rollout.scripted_play import make_text_env
 from agentpeft.policies.settings.config import (
     EnvironmentSettings,
     ModelSettings,

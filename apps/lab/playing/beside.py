@@ -12,8 +12,7 @@ from agentpeft.apps.lab.run_view import clean
 from agentpeft.envs import SettingsError, Task, TextEnv
 from agentpeft.policies.rollout.environments import call_environment
 from agentpeft.policies.rollout.play import play_episode
-from agentpeft.policies.rollout.scripted_play import play_actions, run_without_waiting
-from agentpeft.policies.rollout.text_envs import begin
+from agentpeft.policies.rollout.scripted_play import begin, play_actions, run_without_waiting
 
 
 class OtherPlayer(Protocol):

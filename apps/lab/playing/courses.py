@@ -30,8 +30,11 @@ from agentpeft.policies.checkpointing.checkpoints import (
 )
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.play import play_episode
-from agentpeft.policies.rollout.scripted_play import ScriptedAgent, run_without_waiting
-from agentpeft.policies.rollout.text_envs import oracle_actions
+from agentpeft.policies.rollout.scripted_play import (
+    ScriptedAgent,
+    oracle_actions,
+    run_without_waiting,
+)
 
 
 def list_names(episodes: Sequence[tuple[EpisodeName, EpisodeRecord]]) -> RenderableType:
