@@ -29,9 +29,9 @@ from agentpeft.launch.run.run_folder import Start, lock_run, log_to, make_run_di
 from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions
-from agentpeft.policies.rollout.thoughts import find_action
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.settings.training import AlgorithmName
+from agentpeft.policies.thoughts import find_action
 
 Reward: TypeAlias = str | dict[str, Any]
 Json: TypeAlias = dict[str, Any]

@@ -27,11 +27,7 @@ from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
 from agentpeft.policies.rollout.environments import EnvPool, open_held_out, open_stages
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
-from agentpeft.policies.rollout.groups import (
-    GroupRequest,
-    PlayedGroup,
-    SampleReport,
-)
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.taken_groups import OpenGroup, TakenGroups
 from agentpeft.policies.rollout.turn_sampler import AbandonedEpisodeError, TurnSampler

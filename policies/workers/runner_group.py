@@ -14,19 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentpeft.policies.delivery.deliver import Answer, Shipment, check, serve
-from agentpeft.policies.errors import (
-    DeliveryError,
-    EngineError,
-    PayloadLostError,
-    WorkerLostError,
-)
+from agentpeft.policies.errors import DeliveryError, EngineError, PayloadLostError, WorkerLostError
 from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.groups import (
-    GroupRequest,
-    PlayedGroup,
-    SampleReport,
-)
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, ActorSpec, missing, resolve
 from agentpeft.policies.workers.runner_queue import RunnerJobs, RunnerQueue

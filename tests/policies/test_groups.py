@@ -1,11 +1,6 @@
 """What the driver makes of the groups that its runners have played."""
 
-from agentpeft.policies.rollout.groups import (
-    GroupRequest,
-    PlayCounts,
-    PlayedGroup,
-    SampleReport,
-)
+from agentpeft.policies.rollout.groups import GroupRequest, PlayCounts, PlayedGroup, SampleReport
 
 
 def make_played(group_id, runner, env_s, counts, is_whole=True):
