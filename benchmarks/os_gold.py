@@ -26,7 +26,7 @@ from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind
 from agentpeft.envs.os_interaction.tasks import OSTask
-from agentpeft.policies.rollout.play import play_actions
+from agentpeft.policies.rollout.scripted_play import play_actions
 
 _NUM_WARM_UP = 100
 _LABEL = "agentpeft.os_interaction"

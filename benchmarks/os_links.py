@@ -28,7 +28,7 @@ from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
-from agentpeft.policies.rollout.play import play_actions
+from agentpeft.policies.rollout.scripted_play import play_actions
 
 TARGETS = (
     *("/proc/self/cmdline", "/proc/self/environ", "/proc/self/status", "/proc/thread-self/comm"),

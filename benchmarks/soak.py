@@ -45,7 +45,7 @@ from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.system.processes import identify_process
-from agentpeft.policies.rollout.play import play_actions
+from agentpeft.policies.rollout.scripted_play import play_actions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "attacks"))
 from attack import Attack

@@ -39,7 +39,7 @@ from agentpeft.launch.run.run_folder import (
 )
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
-from agentpeft.policies.delivery.version import is_whole_model
+from agentpeft.policies.delivery.adapter_files import is_whole_model
 from agentpeft.policies.errors import TrainingError
 
 _start = partial(Option, rich_help_panel="Where to start")

@@ -9,7 +9,7 @@ from swift.rewards import ORM, orms
 from swift.rollout.gym_env import Env, envs
 
 from agentpeft.policies.rollout.environments import EnvPool
-from agentpeft.policies.rollout.thoughts import find_action
+from agentpeft.policies.thoughts import find_action
 
 
 class SwiftEnv(Env):  # type: ignore[misc]

@@ -28,7 +28,7 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.rollout.environments import make_text_env
+from agentpeft.policies.rollout.scripted_play import make_text_env
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)

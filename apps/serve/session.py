@@ -49,8 +49,8 @@ from agentpeft.policies.rollout.environments import (
     ENVIRONMENT_ERRORS,
     call_environment,
     close_environments,
-    make_text_env,
 )
+from agentpeft.policies.rollout.scripted_play import make_text_env
 
 _MAX_BYTES_A_CHARACTER = 12
 """Of an action in JSON: two escaped surrogates, as Python's own `json.dumps` writes an emoji."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from agentpeft.envs import Task, TextEnv
-from agentpeft.policies.rollout.play import play_actions, read_any_reward
+from agentpeft.policies.rollout.scripted_play import play_actions, read_any_reward
 from agentpeft.policies.settings.config import Settings
 
 if TYPE_CHECKING:

@@ -26,12 +26,12 @@ from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import FAILURES, WRONG, say
 from agentpeft.launch.run.run_folder import Start, lock_run, log_to, make_run_dir, output_base
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG
-from agentpeft.policies.rollout.environments import make_text_env
-from agentpeft.policies.rollout.play import play_actions
-from agentpeft.policies.rollout.thoughts import find_action
+from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.settings.training import AlgorithmName
+from agentpeft.policies.thoughts import find_action
 
 Reward: TypeAlias = str | dict[str, Any]
 Json: TypeAlias = dict[str, Any]

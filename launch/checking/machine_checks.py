@@ -20,11 +20,8 @@ from safetensors import SafetensorError, safe_open
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.tasks.hub import ask_hub
-from agentpeft.policies.delivery.version import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    PICKLED_WEIGHTS,
-)
+from agentpeft.policies.delivery.adapter_files import PICKLED_WEIGHTS
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.settings.config import Settings
 
 _WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")

@@ -8,7 +8,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from agentpeft.envs.tasks.hub import is_hub_reachable
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG, read_base_name
+from agentpeft.policies.delivery.adapter_files import read_base_name
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.engines.vllm.settings import divide_gpus
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.passes.sharded_base import find_layers

@@ -15,8 +15,7 @@ from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.registration import find_spec
-from agentpeft.policies.rollout.environments import make_text_env
-from agentpeft.policies.rollout.play import play_actions, read_any_reward
+from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions, read_any_reward
 
 
 def validate_gold(path: Path, env_id: str, kwargs: Mapping[str, Any]) -> int:

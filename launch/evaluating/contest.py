@@ -16,7 +16,7 @@ from agentpeft.launch.evaluating.adapter_bank import is_bank, read_bank
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
 from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, ReadyPlayer, seated
-from agentpeft.policies.delivery.version import is_whole_model
+from agentpeft.policies.delivery.adapter_files import is_whole_model
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner

@@ -20,7 +20,8 @@ from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.costs.resources import read_model_config
 from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG, is_whole_model
+from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG, is_whole_model
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base

@@ -25,9 +25,9 @@ class RandomRewardsActor(LearnerActor):
 
     def update(self) -> dict[str, float]:
         """Learns from the groups received and returns the metrics."""
-        drawn = draw_rewards(self._received, self.learner.version)
+        drawn = draw_rewards(self.received, self.learner.version)
         if drawn is not None:
-            self._received = drawn
+            self.received = drawn
         return {**super().update(), _DRAWN: float(drawn is not None)}
 
 

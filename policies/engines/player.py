@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agentpeft.envs import SettingsError
-from agentpeft.envs.core.errors import import_user_module
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, make_chat
@@ -36,11 +34,10 @@ def make_player(
     """
     limits = settings.env_runners
     if base is None and make_engine is None and limits.engine == "vllm":
-        if limits.shared_engines is not None:
-            return _start_shared(settings, limits.shared_engines)
-        from agentpeft.policies.engines.vllm.start import start_vllm
+        from agentpeft.policies.engines.vllm.start import start_shared, start_vllm
 
-        return Player(*start_vllm(settings))
+        start = start_vllm if limits.shared_engines is None else start_shared
+        return Player(*start(settings))
     if base is None:
         from agentpeft.policies.models.load import load_served_base
 
@@ -56,14 +53,3 @@ def make_player(
     from agentpeft.policies.engines.transformers.engine import start_transformers
 
     return Player(chat, start_transformers(settings, base, chat))
-
-
-def _start_shared(settings: Settings, shared_engines: str) -> Player:
-    """Returns what the module before the colon starts by the name after it."""
-    module_name, _, name = shared_engines.partition(":")
-    try:
-        start = vars(import_user_module(module_name))["start_shared"]
-    except (SettingsError, KeyError) as error:
-        problem = error if isinstance(error, SettingsError) else f"{module_name} has no {error}"
-        raise SettingsError(f"env_runners.shared_engines {shared_engines!r}: {problem}") from error
-    return Player(*start(settings, name))

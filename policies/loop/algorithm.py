@@ -152,7 +152,7 @@ class Algorithm:
             return metrics
         self._record_episodes("train", report)
         metrics["sample/num_stale_groups"] = float(batch.num_stale_groups)
-        metrics |= self._curriculum.end_round(batch.requests, report.records)
+        metrics |= self._curriculum.end_round(report.requests, report.records)
         metrics |= {f"train/{n}": rate for n, rate in compute_skill_metrics(report.records).items()}
         metrics["time/env_s"] = report.env_s
         return metrics | {f"sample/{name}": value for name, value in report.metrics().items()}

@@ -28,12 +28,7 @@ from dataclasses import dataclass
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.loop.curriculum import Curriculum, count_spread
 from agentpeft.policies.messages import Ref
-from agentpeft.policies.rollout.groups import (
-    GroupRequest,
-    PlayedGroup,
-    SampleReport,
-    merge_played,
-)
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
@@ -47,13 +42,12 @@ MAX_FAILED_SHARE = 0.5
 class TrainingBatch:
     """What an iteration learns from; the learners have received its groups.
 
-    `task_hashes` and `requests` are sorted by position; `requests` has every group of the report,
-    dropped and stale ones too. `report`: None where the oracle has played. `sample_s`: the seconds
-    that it took to get the batch.
+    `task_hashes` are sorted by position. `report` is of these groups and of those that were given
+    up meanwhile; None where the oracle has played. `sample_s`: the seconds that it took to get the
+    batch.
     """
 
     task_hashes: Sequence[int]
-    requests: Sequence[GroupRequest]
     report: SampleReport | None
     num_stale_groups: int
     sample_s: float
@@ -95,18 +89,16 @@ class TrainingBatches:
         self._ask_for_missing()
         while True:
             report = self._complete()
-            groups, learnt = merge_played(self._batch)
+            learnt = SampleReport(self._batch)
             self._runners.sleep()  # a no-op unless set, which needs that nothing is in play now
-            lost = self._learners.receive(groups)
+            lost = self._learners.receive(learnt.groups)
             if not lost:
                 break
             self._draw_again(lost)
-        hashes = [learnt.task_hashes[group_id] for group_id in sorted(learnt.task_hashes)]
-        requests = [played.request for played in (*self._batch, *self._others)]
-        requests.sort(key=lambda request: request.group_id)
-        num_stale = sum(not played.report.dropped_group_ids for played in self._others)
+        hashes = list(learnt.task_hashes.values())
+        num_stale = sum(not played.is_dropped for played in self._others)
         self._start_next()
-        return TrainingBatch(hashes, requests, report, num_stale, time.perf_counter() - start_s)
+        return TrainingBatch(hashes, report, num_stale, time.perf_counter() - start_s)
 
     def clear(self) -> None:
         """Forgets all groups, once those in play have come to their end."""
@@ -136,9 +128,9 @@ class TrainingBatches:
         """
         while True:
             self._fill()
-            _, report = merge_played([*self._batch, *self._others])
+            report = SampleReport([*self._batch, *self._others])
             check_world(report)
-            records = [record for played in self._batch for record in played.report.records]
+            records = [record for played in self._batch for record in played.records]
             num_missing = self._settings.training.num_groups - count_spread(records)
             more = self._curriculum.resample(num_missing)
             if not more:
@@ -199,5 +191,5 @@ class TrainingBatches:
 
     @property
     def _fails_too_often(self) -> bool:
-        num_failed = sum(len(played.report.dropped_group_ids) for played in self._others)
+        num_failed = sum(played.is_dropped for played in self._others)
         return num_failed > MAX_FAILED_SHARE * self._settings.training.num_groups

@@ -5,11 +5,14 @@ The warm start of the built-in model is its pretraining (`models.pretrain`).
 
 import time
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
 from agentpeft.policies.loop.batches import TrainingBatch
 from agentpeft.policies.loop.curriculum import Curriculum
+from agentpeft.policies.rollout.chat import make_chat
+from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
@@ -28,9 +31,29 @@ def warm_start(settings: Settings, run_dir: Path, learner_class: type[LearnerAct
         training = settings.training.model_copy(update={"teacher": None})  # it is not asked
         first = settings.model_copy(update={"training": training})
         with closing(LearnerGroup(first, learner_class)) as learners:
-            learners.call_all(LearnerActor.warm_start)
+            learners.call_all(LearnerActor.call_with, take_warm_start)
             write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
     return settings.with_model(name=str(folder), adapter=None)
+
+
+def take_warm_start(actor: LearnerActor) -> None:
+    """Takes all steps of the adapter's warm start."""
+    learner = actor.learner
+    batches = warm_start_batches(learner.settings, make_chat(learner.policy.base, learner.settings))
+    for _ in range(learner.settings.warm_start.num_steps):
+        learner.sft_update(learner.peers.of_first(lambda: next(batches)))
+
+
+def receive_oracle(actor: LearnerActor, first: int, num_groups: int) -> tuple[int, ...]:
+    """Plays the oracle's episodes, or reads chats, from position `first` on, for the update.
+
+    Returns the hashes of the tasks; chats have none.
+    """
+    learner, settings = actor.learner, actor.learner.settings
+    chat, chats = make_chat(learner.policy.base, settings), settings.training.chats
+    played = imitated_groups(settings.environment, chats, chat, settings.seed, first)
+    actor.received = learner.peers.of_first(lambda: list(islice(played, num_groups)))
+    return tuple(g.task_hash for g in actor.received if g.task_hash is not None)
 
 
 class OracleBatches:
@@ -52,9 +75,9 @@ class OracleBatches:
         positions = self._curriculum.next_positions(self._num_groups)
         self._runners.sleep()
         hashes = self._learners.call_all(
-            LearnerActor.receive_oracle, positions.start, len(positions)
+            LearnerActor.call_with, receive_oracle, positions.start, len(positions)
         )
-        return TrainingBatch(hashes, (), None, 0, time.perf_counter() - start_s)
+        return TrainingBatch(hashes, None, 0, time.perf_counter() - start_s)
 
     def clear(self) -> None:
         """Nothing is under way."""

@@ -18,7 +18,8 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import import_user_module
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG, read_base_name
+from agentpeft.policies.delivery.adapter_files import read_base_name
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.models.policy_base import PolicyBase, place
 from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings

@@ -14,8 +14,8 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.policies.messages import Ids
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.thoughts import find_action, is_thinking
 from agentpeft.policies.settings.config import ModelSettings, Settings
+from agentpeft.policies.thoughts import find_action, is_thinking
 
 PROMPT, ACTION, OBSERVATION = "Sentinelprompt", "Sentinelaction", "Sentinelobservation"
 Messages = list[dict[str, Any]]

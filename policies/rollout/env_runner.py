@@ -25,19 +25,9 @@ from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
-from agentpeft.policies.rollout.environments import (
-    EnvPool,
-    open_held_out,
-    open_stages,
-    oracle_actions,
-)
+from agentpeft.policies.rollout.environments import EnvPool, open_held_out, open_stages
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
-from agentpeft.policies.rollout.groups import (
-    GroupRequest,
-    PlayedGroup,
-    SampleReport,
-    merge_played,
-)
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.taken_groups import OpenGroup, TakenGroups
 from agentpeft.policies.rollout.turn_sampler import AbandonedEpisodeError, TurnSampler
@@ -133,7 +123,8 @@ class EnvRunner:
         played: list[PlayedGroup] = []
         while len(played) < len(requests):
             played += self.collect(len(requests), until_room=False)[1]
-        return merge_played(played)
+        report = SampleReport(played)
+        return report.groups, report
 
     def sleep(self) -> None:
         """Has the engine leave its memory to others. Raises: EngineError, SettingsError."""
@@ -242,6 +233,8 @@ class EnvRunner:
         complete = partial(self._turns.sample, group, sample, attempt, deadline_s)
         try:
             if self._limits.engine == "scripted":
+                from agentpeft.policies.rollout.scripted_play import oracle_actions
+
                 self._oracle[group.name_session(sample)] = oracle_actions(env, task)
             agent = EngineAgent(episode, self._chat, complete)
             episode.end(env, await play_episode(env, agent, self._threads.call))

@@ -7,8 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gymnasium
@@ -80,20 +79,6 @@ def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> Env:
     raise SettingsError(f"environment {env_id!r}: {problem}") from cause
 
 
-def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
-    """Returns a new environment of the suite's kind, without Gymnasium's wrappers.
-
-    Raises: SettingsError where it is of another kind, or as `make_environment`.
-    """
-    env = make_environment(env_id, kwargs).unwrapped
-    if not isinstance(env, TextEnv):
-        raise SettingsError(
-            f"environment {env_id!r} is no TextEnv: it has no tasks, nor an oracle to imitate (RL "
-            "needs none: set warm_start.num_steps = 0)"
-        )
-    return env
-
-
 def close_environments(environments: Sequence[gymnasium.Env[Any, Any]], limit_s: float) -> None:
     """Closes environments, all at once and for `limit_s` at most; what fails is one warning.
 
@@ -117,21 +102,6 @@ def close_environments(environments: Sequence[gymnasium.Env[Any, Any]], limit_s:
     if problems:
         counts = len(problems), len(environments)
         logger.warning("closing %d of %d environments failed: %s", *counts, problems[-1])
-
-
-@contextmanager
-def opened(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[TextEnv[Any]]:
-    """Yields an environment, and closes it with all that it holds. Raises: as `make_text_env`."""
-    env = make_text_env(env_id, kwargs)
-    try:
-        yield env
-    finally:
-        close_environments([env], CLOSE_S)
-
-
-def begin(env: TextEnv[Any], task: Task) -> str:
-    """Returns the prompt of an episode of a task. Raises: as `call_environment`."""
-    return to_utf8(call_environment(lambda: env.reset(options={"task": task}))[0])
 
 
 class EnvPool:
@@ -241,13 +211,6 @@ class EnvPool:
         return int(np.random.default_rng([*self._seed, *position]).integers(2**31))
 
 
-def oracle_actions(env: Env, task: Task) -> Sequence[str]:
-    """Returns how a perfect agent acts. Raises: SettingsError where there is no oracle."""
-    if not isinstance(env.unwrapped, TextEnv):
-        raise SettingsError("env_runners.engine 'scripted' plays the oracle of a TextEnv")
-    return env.unwrapped.oracle_actions(task)
-
-
 def open_stages(settings: "Settings") -> list[EnvPool]:
     """Returns the environments and tasks of each stage of training, easiest first.
 
@@ -258,6 +221,8 @@ def open_stages(settings: "Settings") -> list[EnvPool]:
     kwargs: list[dict[str, Any]] = settings.stage_kwargs
     sources: Sequence[TaskSource[Task] | None] = [None] * len(kwargs)
     if environment.is_adaptive:
+        from agentpeft.policies.rollout.scripted_play import opened
+
         with opened(environment.id, environment.kwargs) as env:
             sources = env.levels
         if not sources:

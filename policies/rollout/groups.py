@@ -1,7 +1,7 @@
 """Groups of episodes: what is asked of an env runner, and what it tells of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias
@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ref
 
 Mode: TypeAlias = Literal["train", "eval"]
-GroupKey: TypeAlias = tuple[Mode, int]
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,6 @@ class GroupRequest:
     num_episodes: int
     mode: Mode = "train"
     stage: int = 0
-
-    @property
-    def key(self) -> GroupKey:
-        """Identifies the group among all that are under way."""
-        return self.mode, self.group_id
 
     @property
     def is_greedy(self) -> bool:
@@ -56,26 +50,59 @@ class PlayCounts:
         return PlayCounts(*map(sum, zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
-@dataclass(frozen=True)
-class SampleReport:
-    """What was played: records, adapter versions and hashes (by group id) of whole groups; counts.
+@dataclass(frozen=True, eq=False)
+class PlayedGroup:
+    """A finished group of runner number `runner`, and what happened while it was played.
 
-    `dropped_group_ids` (their world kept failing) and `stale_group_ids` (given up in play, as too
-    old to be learnt from) are left out everywhere else. A group's version is the one that sampled
-    its first turn, with `in_flight_updates` the newest. `task_hashes` are of the tasks' content.
-    `last_fault` says which environment, task and turn one of the faults had, and what it was; empty
-    without faults. `env_s` are the seconds in which at least one call of an environment was under
-    way, those of the slowest runner.
+    `group`: the episodes, or in the driver a reference to them. One that is dropped (its
+    world kept failing) or stale (given up in play, as too old to be learnt from) has neither
+    these nor `records`. `version` sampled its first turn, with `in_flight_updates` it is the
+    newest. `task_hash` is of the task's content. `last_fault` says which environment, task and turn
+    one of the faults had, and what it was; empty without faults. `env_s` are the seconds, since the
+    group before, in which at least one call of an environment was under way.
     """
 
+    request: GroupRequest
+    version: int
+    group: EpisodeGroup | Ref | None
     records: tuple[EpisodeRecord, ...]
-    adapter_versions: tuple[int, ...]
-    task_hashes: Mapping[int, int]
-    dropped_group_ids: tuple[int, ...]
-    stale_group_ids: tuple[int, ...]
+    is_dropped: bool
+    is_stale: bool
+    task_hash: int
     counts: PlayCounts
     last_fault: str
     env_s: float
+    runner: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was played to its end."""
+        return not (self.is_dropped or self.is_stale)
+
+
+class SampleReport:
+    """What was played, by position: `groups`, `records` and `adapter_versions` of whole groups.
+
+    `task_hashes` are theirs too, by group id; `requests` are of all. `env_s` are the slowest
+    runner's.
+    """
+
+    def __init__(self, played: Iterable[PlayedGroup]) -> None:
+        ordered = sorted(played, key=lambda group: group.request.group_id)
+        whole = [group for group in ordered if group.is_whole]
+        self.requests = [group.request for group in ordered]
+        self.groups: list[Ref] = [group.group for group in whole]
+        self.records = tuple(chain.from_iterable(group.records for group in whole))
+        self.adapter_versions = tuple(group.version for group in whole)
+        self.task_hashes = {group.request.group_id: group.task_hash for group in whole}
+        self.dropped_group_ids = tuple(g.request.group_id for g in ordered if g.is_dropped)
+        self.stale_group_ids = tuple(g.request.group_id for g in ordered if g.is_stale)
+        self.counts = sum((group.counts for group in ordered), PlayCounts())
+        self.last_fault = next((group.last_fault for group in ordered if group.last_fault), "")
+        env_s: dict[int, float] = {}
+        for group in ordered:
+            env_s[group.runner] = env_s.get(group.runner, 0.0) + group.env_s
+        self.env_s = max(env_s.values(), default=0.0)
 
     def metrics(self) -> dict[str, float]:
         """Returns the counts, and the numbers of episodes by outcome."""
@@ -86,41 +113,3 @@ class SampleReport:
             **{name: float(number) for name, number in vars(self.counts).items()},
             **{f"outcome/{name}": float(number) for name, number in sorted(outcomes.items())},
         }
-
-
-@dataclass(frozen=True, eq=False)
-class PlayedGroup:
-    """A finished group of runner number `runner`, and its report.
-
-    `group`: the episodes, or in the driver a reference to them; None where it was given up.
-    """
-
-    request: GroupRequest
-    group: EpisodeGroup | Ref | None
-    report: SampleReport
-    runner: int = 0
-
-    @property
-    def version(self) -> int:
-        """The adapter version that it counts as of, of a whole group."""
-        return self.report.adapter_versions[0]
-
-
-def merge_played(played: Iterable[PlayedGroup]) -> tuple[list[Ref], SampleReport]:
-    """Returns the whole groups by position, and one report of all."""
-    ordered = sorted(played, key=lambda group: group.request.group_id)
-    reports = [group.report for group in ordered]
-    env_s: dict[int, float] = {}
-    for group in ordered:
-        env_s[group.runner] = env_s.get(group.runner, 0.0) + group.report.env_s
-    report = SampleReport(
-        records=tuple(chain.from_iterable(r.records for r in reports)),
-        adapter_versions=tuple(chain.from_iterable(r.adapter_versions for r in reports)),
-        task_hashes=dict(chain.from_iterable(r.task_hashes.items() for r in reports)),
-        dropped_group_ids=tuple(chain.from_iterable(r.dropped_group_ids for r in reports)),
-        stale_group_ids=tuple(chain.from_iterable(r.stale_group_ids for r in reports)),
-        counts=sum((r.counts for r in reports), PlayCounts()),
-        last_fault=next((r.last_fault for r in reports if r.last_fault), ""),
-        env_s=max(env_s.values(), default=0.0),
-    )
-    return [group.group for group in ordered if group.group is not None], report

@@ -14,13 +14,14 @@ from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environments import EnvPool, begin, call_environment, opened
+from agentpeft.policies.rollout.environments import EnvPool, call_environment
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.play import (
+from agentpeft.policies.rollout.play import StepResult, play_episode
+from agentpeft.policies.rollout.scripted_play import (
     ScriptedAgent,
-    StepResult,
+    begin,
+    opened,
     play_actions,
-    play_episode,
     read_any_reward,
     run_without_waiting,
 )

@@ -1,7 +1,7 @@
 """How an episode is played: an agent acts and the environment answers, until it is over.
 
 `play_episode` is the one loop that steps an environment, whoever the agent is: an engine under an
-env runner, or a list of actions (`ScriptedAgent`), as an oracle's. It imports neither torch nor a
+env runner, or a list of actions (`scripted_play`), as an oracle's. It imports neither torch nor a
 tokenizer: what an agent knows of tokens is its own.
 
 An environment says that the world is to blame by an `EnvFault`; a step that takes too long and a
@@ -10,7 +10,7 @@ value that no environment may return count as one. Whatever else it raises is it
 """
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -129,52 +129,3 @@ def reward_for(env: Env, outcome: Outcome) -> float:
     if not isinstance(env.unwrapped, TextEnv):
         return 0.0
     return check_reward(env.unwrapped.final_reward(outcome))
-
-
-def run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine that never has to wait.
-
-    It needs no event loop, so this also works where one is running already, as in a notebook.
-    """
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise RuntimeError(f"{coroutine!r} waits for something: it needs an event loop")
-
-
-class ScriptedAgent:
-    """Says what it is given, turn by turn, and stops after the last; keeps all results."""
-
-    def __init__(self, actions: Iterable[str]) -> None:
-        self._actions = iter(actions)
-        self.results: list[StepResult] = []
-
-    async def act(self) -> str | None:
-        """Returns the next action, None after the last."""
-        return next(self._actions, None)
-
-    def receive(self, result: StepResult) -> None:
-        """Keeps the result."""
-        self.results.append(result)
-
-
-def play_actions(
-    env: Env, actions: Iterable[str], read_reward: Callable[[object], float] | None = None
-) -> list[StepResult]:
-    """Plays these actions, as far as the episode goes, and returns what each has led to.
-
-    Raises: EnvFault, EnvironmentBugError.
-    """
-    agent = ScriptedAgent(actions)
-    run_without_waiting(play_episode(env, agent, read_reward=read_reward))
-    return agent.results
-
-
-def read_any_reward(reward: object) -> float:
-    """Returns a reward as a float, 0 for what is none: an oracle is imitated whatever it earns."""
-    try:
-        return check_reward(reward)
-    except EnvFault:
-        return 0.0

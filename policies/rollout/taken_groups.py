@@ -19,7 +19,7 @@ from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.groups import GroupRequest, PlayCounts, PlayedGroup, SampleReport
+from agentpeft.policies.rollout.groups import GroupRequest, PlayCounts, PlayedGroup
 
 T = TypeVar("T")
 
@@ -77,15 +77,15 @@ class OpenGroup:
         """
         self.is_dropped |= not self.episodes and not self.is_stale
         version = newest if self.version is None else self.version
-        episodes = [episode for _, episode in sorted(self.episodes.items())]
-        self.counts.num_sampled_tokens = sum(e.num_sampled_tokens for e in episodes)
-        is_whole, group_id = not self.is_given_up, self.request.group_id
-        records = (
+        episodes = dict(sorted(self.episodes.items()))
+        self.counts.num_sampled_tokens = sum(e.num_sampled_tokens for e in episodes.values())
+        task, group_id, is_whole = self.task, self.request.group_id, not self.is_given_up
+        records = [
             EpisodeRecord(
                 group_id=group_id,
                 sample=sample,
-                task_id=self.task.task_id,
-                skills=self.task.skills,
+                task_id=task.task_id,
+                skills=task.skills,
                 adapter_version=version,
                 outcome=episode.outcome,
                 episode_return=episode.episode_return,
@@ -93,29 +93,25 @@ class OpenGroup:
                 num_tokens=episode.num_sampled_tokens,
                 messages=tuple(episode.messages) if has_messages else (),
             )
-            for sample, episode in sorted(self.episodes.items())
-        )
-        report = SampleReport(
-            records=tuple(records) if is_whole else (),
-            adapter_versions=(version,) if is_whole else (),
-            task_hashes={group_id: content_hash(self.task)} if is_whole else {},
-            dropped_group_ids=(group_id,) if self.is_dropped else (),
-            stale_group_ids=(group_id,) if self.is_stale and not self.is_dropped else (),
+            for sample, episode in (episodes.items() if is_whole else ())
+        ]
+        group = None
+        if is_whole:
+            learnt = [e for e in episodes.values() if e.num_turns] or episodes.values()
+            trajectories = tuple(episode.to_trajectory(version) for episode in learnt)
+            group = EpisodeGroup(group_id, task.task_id, task.skills, version, trajectories)
+        return PlayedGroup(
+            request=self.request,
+            version=version,
+            group=group,
+            records=tuple(records),
+            is_dropped=self.is_dropped,
+            is_stale=self.is_stale and not self.is_dropped,
+            task_hash=content_hash(task),
             counts=self.counts,
             last_fault=self.last_fault,
             env_s=env_s,
         )
-        if not is_whole:
-            return PlayedGroup(self.request, None, report)
-        learnt = [e for e in episodes if e.num_turns] or episodes
-        group = EpisodeGroup(
-            group_id=group_id,
-            task_id=self.task.task_id,
-            skills=self.task.skills,
-            adapter_version=version,
-            trajectories=tuple(e.to_trajectory(version) for e in learnt),
-        )
-        return PlayedGroup(self.request, group, report)
 
 
 Open: TypeAlias = Callable[[Sequence[GroupRequest]], Sequence[OpenGroup]]

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
 from agentpeft.policies.settings.section import Count, CountOrZero, Section
+from agentpeft.policies.thoughts import END_OF_THOUGHT
 
 if TYPE_CHECKING:
     from agentpeft.policies.settings.config import Settings

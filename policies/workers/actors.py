@@ -1,24 +1,20 @@
 """Actors: objects whose methods the driver calls by name, in processes of their own or in its own.
 
-What they do is in `runner_group` and `learner_group`. With `num_env_runners` 0 they run here, as
-`InlineActors`; else Ray runs them (`ray_actors`).
+What they do is in `runner_group` and `learner_group`. With `num_env_runners` 0 they run here; else
+Ray runs them (`ray_actors`).
 """
 
 import gc
-import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVarTuple
+from typing import Any, Literal, TypeVarTuple
 
 from agentpeft.policies.errors import DeliveryError, EngineError, WorkerLostError
 from agentpeft.policies.messages import Ref
-from agentpeft.policies.process_upkeep import release_threads, set_present_objects_apart
+from agentpeft.policies.process_upkeep import release_threads
 from agentpeft.policies.settings.config import Settings
-
-if TYPE_CHECKING:  # an actor in this process needs none of it
-    from agentpeft.policies.workers.brought_files import FilesToSend
 
 Ts = TypeVarTuple("Ts")
 Place = Literal["stays", "drained", "none"]
@@ -48,35 +44,10 @@ class Actor(ABC):
         A subclass may run them in another way. Raises: PlacementError, and what making one raises.
         """
         if settings.env_runners.num_env_runners == 0:
-            return InlineActors(spec, settings)
+            return Actors(spec, settings)
         from agentpeft.policies.workers.ray_actors import RayActors
 
         return RayActors(spec, settings)
-
-    def find_lacking(self, files: "FilesToSend") -> list[str]:
-        """Returns the paths of what this machine lacks for the actor to start."""
-        return files.find_lacking()
-
-    def start_process(
-        self,
-        settings: Settings,
-        num_threads: int,
-        files: "FilesToSend | None",
-        rank: int,
-        store: tuple[str, int] | None,
-    ) -> None:
-        """Starts as the only actor of this process, which ends with its node's raylet.
-
-        Ray itself would end it only after someone has reaped the dead raylet.
-        """
-        from agentpeft.policies.workers.owned_process import end_with
-
-        end_with(os.getppid())
-        self.rank, self.store = rank, store
-        if files is not None:
-            settings, self.places = files.unpack(resolve(files.contents), settings)
-        self.start(settings, num_threads)
-        set_present_objects_apart()
 
     def start(self, settings: Settings, num_threads: int) -> None:
         """Sets torch's threads and calls `make`. Not in the constructor: Ray hides its errors."""
@@ -113,72 +84,21 @@ class ActorSpec:
     is_closed: bool = False
     store: tuple[str, int] | None = None
 
-    @property
-    def bundle(self) -> dict[str, float]:
-        """What Ray reserves for each actor."""
-        wanted = {"CPU": self.num_cpus, "GPU": self.num_gpus}
-        return {resource: amount for resource, amount in wanted.items() if amount > 0}
 
-
-class Actors(Protocol):
-    """Actors of one class, called by index.
+class Actors:
+    """Actors of one class, called by index: here a single one, an object in this process.
 
     `call(0, LearnerActor.update)` names a method by its function, so that its arguments are
-    type-checked. Only the name and the arguments are sent to the actor.
-    """
-
-    num_actors: int
-
-    def call(
-        self,
-        index: int,
-        method: Callable[[Any, *Ts], object],
-        *args: *Ts,
-        num_returns: int = 1,
-        is_beside: bool = False,
-    ) -> Ref:
-        """Calls a method and returns a reference to its result.
-
-        If the method returns `num_returns` > 1 items, there is a list with a reference to each. A
-        call waits for the actor's earlier calls to end, unless `is_beside`.
-        """
-
-    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        """Waits for results and returns them.
-
-        Raises: what the method raised; WorkerLostError if the actor is gone;
-        PayloadLostError if what it was sent is gone, so that it did nothing; RayHangsError.
-        """
-
-    def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:
-        """Waits until a result is there, or an error in its place; returns the places of all such.
-
-        While it waits, actors that answer no ping are ended, so that what they owe is an error.
-        After `timeout_s` there may be none. Raises: RayHangsError, TrainingError.
-        """
-
-    def restart(self, index: int, settings: Settings) -> None:
-        """Replaces an actor. Raises: PlacementError, WorkerLostError, and what making it raises."""
-
-    def find_places(self) -> Sequence[Place]:
-        """Returns of each actor whether its machine stays, is being drained, or is not there."""
-
-    def close(self) -> None:
-        """Ends the actors; idempotent."""
-
-
-class InlineActors:
-    """One actor in this process, as `Actors`; a call is over when it returns.
-
-    So nothing overlaps: a lag, or several learners, needs Ray.
+    type-checked. Only the name and the arguments are sent to the actor. In this process a call is
+    over when it returns, so nothing overlaps: a lag, or several learners, needs Ray (`RayActors`).
     """
 
     num_actors = 1
 
     def __init__(self, spec: ActorSpec, settings: Settings) -> None:
-        """Raises: what making the actor raises."""
+        """Raises: PlacementError, WorkerLostError, and what making an actor raises."""
         self._spec = spec
-        self._actor = self._start(settings)
+        self._actor = self._make_actor(settings)
 
     def call(
         self,
@@ -188,7 +108,12 @@ class InlineActors:
         num_returns: int = 1,
         is_beside: bool = False,  # noqa: ARG002
     ) -> Ref:
-        """Returns the result, or the failure that `fetch` raises. Raises: all other errors."""
+        """Calls a method and returns a reference to its result.
+
+        If the method returns `num_returns` > 1 items, there is a list with a reference to each. A
+        call waits for the actor's earlier calls to end, unless `is_beside`. In this process it
+        returns the result, or the failure that `fetch` raises, and raises all other errors.
+        """
         try:
             return getattr(self._actor, method.__name__)(*args)
         except _DEFERRED as error:
@@ -197,31 +122,39 @@ class InlineActors:
             release_threads()  # an engine has a thread of its own
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        """Returns the results. Raises: a failure among them."""
+        """Waits for results and returns them.
+
+        Raises: what the method raised; WorkerLostError if the actor is gone;
+        PayloadLostError if what it was sent is gone, so that it did nothing; RayHangsError.
+        """
         for ref in refs:
             if isinstance(ref, _DEFERRED):
                 raise ref
         return list(refs)
 
     def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:  # noqa: ARG002
-        """Returns the places of all."""
+        """Waits until a result is there, or an error in its place; returns the places of all such.
+
+        While it waits, actors that answer no ping are ended, so that what they owe is an error.
+        After `timeout_s` there may be none. Raises: RayHangsError, TrainingError.
+        """
         return list(range(len(refs)))
 
     def restart(self, index: int, settings: Settings) -> None:  # noqa: ARG002
-        """Replaces the actor by a new one."""
+        """Replaces an actor. Raises: PlacementError, WorkerLostError, and what making it raises."""
         self.close()
         gc.unfreeze()  # or what is left of the old actor would stay
-        self._actor = self._start(settings)
+        self._actor = self._make_actor(settings)
 
     def find_places(self) -> Sequence[Place]:
-        """Returns that this machine stays."""
+        """Returns of each actor whether its machine stays, is being drained, or is not there."""
         return ["stays"]
 
     def close(self) -> None:
-        """Ends the actor; idempotent."""
+        """Ends the actors; idempotent."""
         self._actor.close()
 
-    def _start(self, settings: Settings) -> Actor:
+    def _make_actor(self, settings: Settings) -> Actor:
         actor = self._spec.kind()
         actor.start(settings, self._spec.num_threads)
         return actor

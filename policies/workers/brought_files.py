@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG, BASE_NAME, rename_base
+from agentpeft.policies.delivery.adapter_files import BASE_NAME, rename_base
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.models.tiny_cache import CACHE_VARIABLE, cache_dir, load_tiny
 from agentpeft.policies.settings.config import Settings

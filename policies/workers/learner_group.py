@@ -3,7 +3,6 @@
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory, gettempdir
@@ -14,7 +13,6 @@ import torch
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
-from agentpeft.policies.delivery.version import rename_base
 from agentpeft.policies.errors import CheckpointError, PayloadLostError
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers, open_store
@@ -22,8 +20,6 @@ from agentpeft.policies.learning.samples import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
-from agentpeft.policies.rollout.chat import make_chat
-from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, resolve
 
@@ -42,7 +38,7 @@ class LearnerActor(Actor):
     """One learner. With several, each does what all are asked for, and the first answers."""
 
     learner: Learner
-    _received: Sequence[EpisodeGroup] = ()
+    received: Sequence[EpisodeGroup] = ()
 
     def make(self, settings: Settings) -> None:
         """Loads the model, attaches its adapter, and meets the other learners."""
@@ -64,33 +60,18 @@ class LearnerActor(Actor):
 
     def receive(self, groups: Sequence[Ref]) -> None:
         """Fetches the groups that the next update learns from."""
-        self._received = resolve(groups)
+        self.received = resolve(groups)
 
-    def receive_oracle(self, first: int, num_groups: int) -> tuple[int, ...]:
-        """Plays the oracle's episodes, or reads chats, from position `first` on, for the update.
-
-        Returns the hashes of the tasks; chats have none.
-        """
-        settings, peers = self.learner.settings, self.learner.peers
-        chat = make_chat(self.learner.policy.base, settings)
-        chats = settings.training.chats
-        played = imitated_groups(settings.environment, chats, chat, settings.seed, first)
-        self._received = peers.of_first(lambda: list(islice(played, num_groups)))
-        return tuple(g.task_hash for g in self._received if g.task_hash is not None)
+    def call_with(self, function: Callable[[Any, *Ts], T], *args: *Ts) -> T:
+        """Returns `function(self, *args)`: what only some runs ask of a learner."""
+        return function(self, *args)
 
     def update(self) -> dict[str, float]:
         """Learns from the groups received and returns the metrics."""
-        groups, self._received = self._received, ()
+        groups, self.received = self.received, ()
         metrics = self.learner.update(groups)
         self._give_memory_back()
         return metrics
-
-    def warm_start(self) -> None:
-        """Takes all steps of the adapter's warm start."""
-        settings, peers = self.learner.settings, self.learner.peers
-        batches = warm_start_batches(settings, make_chat(self.learner.policy.base, settings))
-        for _ in range(settings.warm_start.num_steps):
-            self.learner.sft_update(peers.of_first(lambda: next(batches)))
 
     def abandon(self) -> None:
         """Has the update that is under way end soon; call it beside."""
@@ -128,7 +109,7 @@ class LearnerActor(Actor):
         adapter = {f"{ADAPTER}/{n}": content for n, content in self.adapter_to_files().items()}
         return {**adapter, STATE: buffer.getvalue()}
 
-    def adapter_to_files(self) -> dict[str, bytes]:
+    def adapter_to_files(self) -> Mapping[str, bytes]:
         """Returns the adapter's files in PEFT's format; the model's if all weights are trained."""
         with TemporaryDirectory() as folder:
             try:
@@ -137,7 +118,7 @@ class LearnerActor(Actor):
                 raise CheckpointError(str(error).replace(folder, gettempdir())) from error
             paths = [path for path in Path(folder).rglob("*") if path.is_file()]
             files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-        return rename_base(files, {place: path for path, place in self.places.items()})
+        return _rename_base(files, {place: path for path, place in self.places.items()})
 
     def restore(self, files: Mapping[str, bytes]) -> None:
         """Resumes from what `to_files` returned. Raises: CheckpointError, SettingsError."""
@@ -148,7 +129,7 @@ class LearnerActor(Actor):
         except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
             raise CheckpointError(f"the learner's state cannot be read: {error}") from None
         with TemporaryDirectory() as folder:
-            for name, content in rename_base(files, self.places).items():
+            for name, content in _rename_base(files, self.places).items():
                 if name.startswith(f"{ADAPTER}/"):
                     path = Path(folder) / Path(name).relative_to(ADAPTER)
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,6 +140,14 @@ class LearnerActor(Actor):
                 text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
                 raise type(error)(text) from error
         self.learner.load_state_dict(state)
+
+
+def _rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> Mapping[str, bytes]:
+    if not names:  # all files are where the driver has them
+        return files
+    from agentpeft.policies.delivery.adapter_files import rename_base
+
+    return rename_base(files, names)
 
 
 class LearnerGroup:

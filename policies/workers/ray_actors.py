@@ -4,6 +4,7 @@ Here Ray's errors become ours. Engines that runs share are actors apart: `apps.s
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,9 +39,11 @@ from agentpeft.policies.errors import (
     WorkerLostError,
 )
 from agentpeft.policies.messages import Ref
+from agentpeft.policies.process_upkeep import set_present_objects_apart
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import ActorSpec, Place
+from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, Place, resolve
 from agentpeft.policies.workers.brought_files import FilesToSend, read_contents
+from agentpeft.policies.workers.owned_process import end_with
 from agentpeft.policies.workers.time_limits import RAY_START_S, within
 
 logger = logging.getLogger(__name__)
@@ -57,7 +60,7 @@ _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Without it every actor shows progress bars of its own as it loads and saves models."""
 
 
-class RayActors:
+class RayActors(Actors):
     """Ray actors in a placement group of their own, or in the current one (a trial's of Ray Tune).
 
     Placement and start have separate time limits, since starting loads models and may take long.
@@ -74,11 +77,13 @@ class RayActors:
         self._pings: list[tuple[Any, Ref]] = []
         self._next_ping_s = 0.0
         self._group: PlacementGroup | None = None
+        wanted = {"CPU": spec.num_cpus, "GPU": spec.num_gpus}
+        self._bundle = {resource: amount for resource, amount in wanted.items() if amount > 0}
         _connect()
         self._check_node()
         try:
-            if spec.bundle and get_current_placement_group() is None:
-                bundles = [spec.bundle] * spec.num_actors
+            if self._bundle and get_current_placement_group() is None:
+                bundles = [self._bundle] * spec.num_actors
                 self._group = self._ask("placing actors", lambda: placement_group(bundles, "PACK"))
             self._await_placement()
             self._actors = [self._start_actor(index) for index in range(spec.num_actors)]
@@ -200,7 +205,7 @@ class RayActors:
         files = self._pack(actors, settings, deadline_s)
         num_threads, store = self._spec.num_threads, self._spec.store
         started = [
-            partial(actor.start_process.remote, settings, num_threads, sent, index, store)
+            partial(actor.__ray_call__.remote, _start, settings, num_threads, sent, index, store)
             for actor, sent, index in zip(actors, files, indices, strict=True)
         ]
         self._await(started, deadline_s)
@@ -216,7 +221,9 @@ class RayActors:
         if sum(bool(node["Alive"]) for node in nodes) == 1:
             return [None] * len(actors)
         files = FilesToSend.of(settings)
-        asked = [partial(actor.find_lacking.remote, files) for actor in actors]
+        asked = [
+            partial(actor.__ray_call__.remote, lambda _: files.find_lacking()) for actor in actors
+        ]
         lacking = self._await(asked, deadline_s)
         paths = sorted({path for lacked in lacking for path in lacked})
         if not paths:
@@ -295,7 +302,7 @@ class RayActors:
         free: dict[str, float] = self._ask("asking for resources", ray.available_resources)
         asked = ", ".join(
             f"{amount:g} {name} (the cluster has {has.get(name, 0):g}, free {free.get(name, 0):g})"
-            for name, amount in self._spec.bundle.items()
+            for name, amount in self._bundle.items()
         )
         raise PlacementError(
             f"Ray could not place {self._spec.name} within {timeout_s:g} s: "
@@ -312,6 +319,26 @@ class RayActors:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
         actor = ray.remote(concurrency_groups={_HEALTH: 1, _BESIDE: 1})(self._spec.kind)  # type: ignore[call-overload]
         return self._ask("starting an actor", lambda: actor.options(**options).remote())
+
+
+def _start(
+    actor: Actor,
+    settings: Settings,
+    num_threads: int,
+    files: FilesToSend | None,
+    rank: int,
+    store: tuple[str, int] | None,
+) -> None:
+    """Starts the only actor of this process, which ends with its node's raylet.
+
+    Ray itself would end it only after someone has reaped the dead raylet.
+    """
+    end_with(os.getppid())
+    actor.rank, actor.store = rank, store
+    if files is not None:
+        settings, actor.places = files.unpack(resolve(files.contents), settings)
+    actor.start(settings, num_threads)
+    set_present_objects_apart()
 
 
 def process_variables(num_threads: int) -> dict[str, str]:

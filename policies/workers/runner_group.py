@@ -3,35 +3,23 @@
     driver                                           env runner (an actor)
     EnvRunnerGroup.ask ─▶ RunnerQueue ── take ─────▶ plays groups
            play ◀── reports, references to groups ── collect
-           send_adapter ── deliver ────────────────▶ serves the adapter, answers what it serves
+           deliver ── deliver ─────────────────────▶ serves the adapter, answers what it serves
 
 A group's episodes stay where Ray keeps objects. The driver passes references on to the learners.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentpeft.policies.delivery.deliver import Answer, Shipment, check, serve
-from agentpeft.policies.errors import (
-    DeliveryError,
-    EngineError,
-    EngineLostError,
-    PayloadLostError,
-    WorkerLostError,
-)
+from agentpeft.policies.errors import DeliveryError, EngineError, PayloadLostError, WorkerLostError
 from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.groups import (
-    GroupKey,
-    GroupRequest,
-    PlayedGroup,
-    SampleReport,
-    merge_played,
-)
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import Actor, ActorSpec, Place, missing, resolve
+from agentpeft.policies.workers.actors import Actor, ActorSpec, missing, resolve
 from agentpeft.policies.workers.runner_queue import RunnerJobs, RunnerQueue
 
 if TYPE_CHECKING:  # only where a runner fails, or a machine comes or goes
@@ -115,7 +103,7 @@ class EnvRunnerGroup:
         kind: type[EnvRunnerActor] = EnvRunnerActor,
     ) -> None:
         """`counts` is added to. Raises: PlacementError, and what a runner's constructor raises."""
-        self._settings, runners = settings, settings.env_runners
+        self.settings, runners = settings, settings.env_runners
         spec = ActorSpec(
             name="the env runners",
             kind=kind,
@@ -125,37 +113,36 @@ class EnvRunnerGroup:
             num_threads=settings.threads_per_env_runner,
             is_closed=True,
         )
-        self._actors = kind.start_all(spec, settings)
-        self.num_runners = self._actors.num_actors
+        self.actors = kind.start_all(spec, settings)
+        self.num_runners = self.actors.num_actors
         self.counts: Counter[str] = Counter() if counts is None else counts
-        self._serving: Sequence[int] = range(self.num_runners)
+        self.serving: Sequence[int] = range(self.num_runners)
         """The runners that are given work, in order."""
-        self._restarts: RunnerRestarts | None = None
         most = runners.max_concurrent_episodes
-        self._queue = RunnerQueue(self.num_runners, most, settings.deterministic)
-        self._jobs = [RunnerJobs(most) for _ in range(self.num_runners)]
-        self._receivers: dict[GroupKey, Receiver] = {}
-        self._num_engine_failures: Counter[GroupKey] = Counter()
+        self.queue = RunnerQueue(self.num_runners, most, settings.deterministic)
+        self.jobs = [RunnerJobs(most) for _ in range(self.num_runners)]
+        self._receivers: dict[GroupRequest, Receiver] = {}
+        self.num_engine_failures: Counter[GroupRequest] = Counter()
         """Engines that failed over a group that is not finished."""
-        self._shipment: Shipment | None = None
-        self._proofs: dict[int, dict[str, float]] = {}
-        """Of the runners that were replaced since the present adapter was sent."""
+        self.shipment: Shipment | None = None
+        self.proofs: dict[int, dict[str, float]] = {}
+        """The metrics of the runners that have proven that they serve the present adapter."""
 
     @property
     def version(self) -> int:
         """The adapter version that was sent last; 0 before."""
-        return 0 if self._shipment is None else self._shipment.receipt.version
+        return 0 if self.shipment is None else self.shipment.receipt.version
 
     @property
     def num_slots(self) -> int:
         """How many episodes all runners together play at once."""
-        return len(self._serving) * self._settings.env_runners.max_concurrent_episodes
+        return len(self.serving) * self.settings.env_runners.max_concurrent_episodes
 
     @property
     def num_episodes_left(self) -> int:
         """How many episodes were asked for and are not over, as far as was heard."""
-        in_play = sum(jobs.num_given - jobs.num_ended for jobs in self._jobs)
-        return self._queue.num_waiting_episodes + in_play
+        in_play = sum(jobs.num_given - jobs.num_ended for jobs in self.jobs)
+        return self.queue.num_waiting_episodes + in_play
 
     def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[Ref], SampleReport]:
         """Plays groups before all others that wait, and merges them."""
@@ -163,7 +150,8 @@ class EnvRunnerGroup:
         self.ask(played.append, requests, is_first=True)
         while len(played) < len(requests):
             self.play()
-        return merge_played(played)
+        report = SampleReport(played)
+        return report.groups, report
 
     def ask(
         self, receive: Receiver, requests: Sequence[GroupRequest], *, is_first: bool = False
@@ -172,18 +160,18 @@ class EnvRunnerGroup:
 
         `receive` is called with each group that is finished, by `play` or whatever calls that.
         """
-        self._receivers.update({request.key: receive for request in requests})
-        self._queue.add_groups(requests, is_first=is_first)
+        self._receivers.update(dict.fromkeys(requests, receive))
+        self.queue.add_groups(requests, is_first=is_first)
         self._assign_groups()
 
     def play(self, until: Sequence[Ref] = ()) -> None:
         """Waits for results, or for one of `until` and then not for long, and assigns groups."""
         self._assign_groups()
-        busy = [runner for runner, jobs in enumerate(self._jobs) if jobs.requests]
+        busy = [runner for runner, jobs in enumerate(self.jobs) if jobs.requests]
         for runner in busy:
             self._ask_for_results(runner)
-        results = [self._jobs[runner].results[0] for runner in busy]
-        ready = self._actors.wait([*results, *until], timeout_s=_LONGEST_WAIT_S if until else None)
+        results = [self.jobs[runner].results[0] for runner in busy]
+        ready = self.actors.wait([*results, *until], timeout_s=_LONGEST_WAIT_S if until else None)
         for index in ready:
             if index < len(busy):
                 self._receive_results(busy[index])
@@ -191,91 +179,91 @@ class EnvRunnerGroup:
 
     def give_up(self) -> None:
         """Forgets the groups that wait, and lets those in play come to their end."""
-        self._queue.clear()
-        while any(jobs.requests for jobs in self._jobs):
+        self.queue.clear()
+        while any(jobs.requests for jobs in self.jobs):
             self.play()
         self._receivers.clear()
-        self._num_engine_failures.clear()
+        self.num_engine_failures.clear()
 
-    def send_adapter(self, shipment: Shipment) -> Mapping[int, Ref]:
-        """Sends an adapter to all runners, and returns a reference to each one's answer.
+    def deliver(self, shipment: Shipment) -> list[dict[str, float]]:
+        """Has all runners serve an adapter, and returns what proves it, each runner's metrics.
 
-        Where groups are in play, it assigns further ones until all have answered.
+        Where groups are in play, it assigns further ones until all runners have answered. One that
+        does not prove what it serves is replaced.
         """
-        self._shipment, self._proofs = shipment, {}
-        places = self._actors.find_places()
-        if self._restarts is not None or any(place != "stays" for place in places):
-            self._follow_machines(places)
-        answers = {runner: self._send(runner, shipment) for runner in self._serving}
-        if any(jobs.requests for jobs in self._jobs):
-            while waiting := missing(self._actors, list(answers.values())):
+        self.shipment, self.proofs = shipment, {}
+        places = self.actors.find_places()
+        if len(self.serving) < self.num_runners or any(place != "stays" for place in places):
+            self._restarts.follow_machines(places)
+        answers = {runner: self.send_to(runner, shipment) for runner in self.serving}
+        if any(jobs.requests for jobs in self.jobs):
+            while waiting := missing(self.actors, list(answers.values())):
                 self.play(waiting)
-        return answers
-
-    def prove_adapter(
-        self, shipment: Shipment, answers: Mapping[int, Ref]
-    ) -> list[dict[str, float]]:
-        """Checks what runners answer to `send_adapter`; returns each one's metrics.
-
-        One that does not prove what it serves is replaced.
-        """
-        checked = []
         for runner, answer in answers.items():
-            if runner in self._proofs:  # it was given the adapter then, and has proven it
-                checked.append(self._proofs[runner])
+            if runner in self.proofs:  # it was replaced meanwhile, and has proven the adapter then
                 continue
             try:
-                checked.append(self._check(answer, shipment))
+                self.proofs[runner] = self.check_answer(answer, shipment)
             except PayloadLostError:  # the learner's adapter, with the learner
                 raise
             except (DeliveryError, EngineError, WorkerLostError) as error:
                 self.counts["num_failed_deliveries"] += 1
-                checked.append(self._replace(runner, error))
-        return checked
+                self._restarts.replace(runner, error)
+        return [self.proofs[runner] for runner in answers]
 
     def sleep(self) -> None:
         """Puts the engines to sleep, if the settings say so, freeing GPU memory for the learners.
 
         No group may be in play. They wake by themselves. A runner that fails is replaced.
         """
-        awake = set(self._serving if self._settings.env_runners.sleep_while_learning else ())
+        awake = set(self.serving if self.settings.env_runners.sleep_while_learning else ())
         while awake:
-            asked = {runner: self._actors.call(runner, EnvRunnerActor.sleep) for runner in awake}
+            asked = {runner: self.actors.call(runner, EnvRunnerActor.sleep) for runner in awake}
             failed: dict[int, EngineError | WorkerLostError] = {}
             for runner, answer in asked.items():
                 try:
-                    self._actors.fetch([answer])
+                    self.actors.fetch([answer])
                 except (EngineError, WorkerLostError) as error:
                     failed[runner] = error
             # An engine that starts while another one frees memory fails over what it then measures
             for runner, fault in failed.items():
-                self._replace(runner, fault)
-            awake = failed.keys() & {*self._serving}
+                self._restarts.replace(runner, fault)
+            awake = failed.keys() & {*self.serving}
+
+    def send_to(self, runner: int, shipment: Shipment) -> Ref:
+        """Sends an adapter to one runner; returns a reference to its answer."""
+        adapter, sequences = [shipment.adapter], shipment.sequences
+        return self.actors.call(runner, EnvRunnerActor.deliver, adapter, sequences)
+
+    def check_answer(self, returned: Ref, shipment: Shipment) -> dict[str, float]:
+        """Returns an answer's metrics. Raises: DeliveryError, EngineError, WorkerLostError."""
+        (answer,) = self.actors.fetch([returned])
+        return check(answer, shipment)
 
     def close(self) -> None:
         """Ends the runners; idempotent."""
-        self._actors.close()
+        self.actors.close()
 
     def _assign_groups(self) -> None:
         """Gives groups to the runners that have room; the others are to tell when they have."""
-        serving = {runner: self._jobs[runner] for runner in self._serving}
-        for runner, requests in self._queue.assign_groups(serving).items():
-            self._actors.call(runner, EnvRunnerActor.take, requests)
-        if not self._queue.wants_room:
+        serving = {runner: self.jobs[runner] for runner in self.serving}
+        for runner, requests in self.queue.assign_groups(serving).items():
+            self.actors.call(runner, EnvRunnerActor.take, requests)
+        if not self.queue.wants_room:
             return
         for runner, jobs in serving.items():  # whose `collect` does not return for room alone
             if jobs.results and not jobs.is_until_room:
                 jobs.is_until_room = True
-                self._actors.call(runner, EnvRunnerActor.wake)
+                self.actors.call(runner, EnvRunnerActor.wake)
 
     def _ask_for_results(self, runner: int) -> None:
         """Asks a runner for the next groups that it finishes, unless it is asked already."""
-        jobs = self._jobs[runner]
+        jobs = self.jobs[runner]
         if jobs.results:
             return
         num_groups = min(len(jobs.requests), _MAX_GROUPS_TOLD)
-        jobs.is_until_room = self._queue.wants_room and runner in self._serving
-        jobs.results = self._actors.call(
+        jobs.is_until_room = self.queue.wants_room and runner in self.serving
+        jobs.results = self.actors.call(
             runner,
             EnvRunnerActor.collect,
             num_groups,
@@ -286,86 +274,21 @@ class EnvRunnerGroup:
 
     def _receive_results(self, runner: int) -> None:
         """Passes a runner's finished groups on, or replaces the runner if it has failed."""
-        jobs = self._jobs[runner]
+        jobs = self.jobs[runner]
         (first, *groups), jobs.results = jobs.results, ()
         try:
-            ((jobs.num_ended, played),) = self._actors.fetch([first])
+            ((jobs.num_ended, played),) = self.actors.fetch([first])
         except (EngineError, WorkerLostError) as error:
-            self._lose(runner, error)
+            self._restarts.lose(runner, error)
             return
         for group, episodes in zip(played, groups, strict=False):
-            key, is_whole = group.request.key, bool(group.report.adapter_versions)
-            del jobs.requests[key]
-            self._num_engine_failures.pop(key, None)
-            whole = episodes if is_whole else None  # else stale, or dropped
-            self._receivers.pop(key)(replace(group, runner=runner, group=whole))
+            jobs.requests.remove(group.request)
+            self.num_engine_failures.pop(group.request, None)
+            whole = episodes if group.is_whole else None
+            self._receivers.pop(group.request)(replace(group, runner=runner, group=whole))
 
-    def _lose(self, runner: int, reason: Exception) -> None:
-        """Replaces a runner that has failed, and has its groups played again.
+    @property
+    def _restarts(self) -> "RunnerRestarts":
+        from agentpeft.policies.workers.restart import RunnerRestarts
 
-        One engine failure is forgiven; deaths of processes and of shared engines have no limit but
-        the run's, of restarts. Raises: `reason` where engines fail again over a group.
-        """
-        lost = list(self._jobs[runner].requests)
-        if isinstance(reason, PayloadLostError):
-            self.counts["num_redrawn_groups"] += len(lost)
-        if isinstance(reason, EngineError) and not isinstance(reason, EngineLostError):
-            if any(self._num_engine_failures[key] for key in lost):
-                raise reason
-            self._num_engine_failures.update(lost)
-        if runner in self._serving:
-            self._replace(runner, reason)
-        else:
-            self._queue.return_groups(self._jobs[runner].clear())
-
-    def _get_restarts(self) -> "RunnerRestarts":
-        if self._restarts is None:
-            from agentpeft.policies.workers.restart import RunnerRestarts
-
-            self._restarts = RunnerRestarts(self._actors, self._settings, self.counts)
-        return self._restarts
-
-    def _follow_machines(self, places: Sequence[Place]) -> None:
-        """Gives no more work to runners whose machine is drained, and work to those that have one.
-
-        What a runner has been given before it still plays, as long as its machine is there.
-        """
-        restarts = self._get_restarts()
-        self._serving = restarts.leave_drained(self._serving, places)
-        for runner, place in enumerate(places):
-            if place == "stays" and runner not in self._serving:
-                self._queue.return_groups(self._jobs[runner].clear())
-                if restarts.join(runner):
-                    self._serving = sorted([*self._serving, runner])
-
-    def _send(self, runner: int, shipment: Shipment) -> Ref:
-        adapter, sequences = [shipment.adapter], shipment.sequences
-        return self._actors.call(runner, EnvRunnerActor.deliver, adapter, sequences)
-
-    def _check(self, returned: Ref, shipment: Shipment) -> dict[str, float]:
-        (answer,) = self._actors.fetch([returned])
-        return check(answer, shipment)
-
-    def _replace(self, runner: int, reason: Exception) -> dict[str, float]:
-        """Replaces a runner, delivers the present adapter to it, and returns the proof's metrics.
-
-        Raises: TrainingError or DeliveryError if none may be replaced any more, DeliveryError if
-        the new one fails too, PlacementError if there is no room and no other runner.
-        """
-        restarts = self._get_restarts()
-        restarts.count_failure(runner, reason)
-        others = [other for other in self._serving if other != runner]
-        is_started = restarts.restart(runner, others)
-        if not is_started:
-            self._serving = others
-        self._queue.return_groups(self._jobs[runner].clear())
-        self._proofs[runner] = {}
-        if is_started and self._shipment is not None:
-            try:
-                proof = self._check(self._send(runner, self._shipment), self._shipment)
-            except PayloadLostError:
-                raise
-            except (DeliveryError, EngineError, WorkerLostError) as error:
-                raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
-            self._proofs[runner] = proof
-        return self._proofs[runner]
+        return RunnerRestarts(self)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentpeft.policies.messages import Ref
-from agentpeft.policies.rollout.groups import GroupKey, GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class RunnerJobs:
     capacity: int
     num_given: int = 0
     num_ended: int = 0
-    requests: dict[GroupKey, GroupRequest] = field(default_factory=dict)
+    requests: list[GroupRequest] = field(default_factory=list)
     results: Sequence[Ref] = ()
     is_until_room: bool = False
 
@@ -37,9 +37,9 @@ class RunnerJobs:
 
     def clear(self) -> list[GroupRequest]:
         """Forgets all groups, as of a runner that starts; returns them."""
-        requests = list(self.requests.values())
+        requests, self.requests = self.requests, []
         self.num_given = self.num_ended = 0
-        self.requests, self.results, self.is_until_room = {}, (), False
+        self.results, self.is_until_room = (), False
         return requests
 
 
@@ -87,7 +87,7 @@ class RunnerQueue:
                 break
             runner = max(free, key=lambda runner: runners[runner].room)  # of equals the first
             requests = self._waiting.popleft()
-            runners[runner].requests.update({request.key: request for request in requests})
+            runners[runner].requests += requests
             runners[runner].num_given += sum(request.num_episodes for request in requests)
             given.setdefault(runner, []).extend(requests)
         return given

@@ -32,7 +32,7 @@ from agentpeft.policies.checkpointing.checkpoints import read_config, write_conf
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.open_adapters import merge_adapter, open_adapter
-from agentpeft.policies.rollout.environments import make_text_env
+from agentpeft.policies.rollout.scripted_play import make_text_env
 from agentpeft.policies.settings.config import Settings
 
 ROOT = Path(__file__).parents[2]

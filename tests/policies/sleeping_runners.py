@@ -158,7 +158,7 @@ def sleeping_kinds(simulation, runner_hosting=IN_THREADS, learner_hosting=IN_THR
             return learner_hosting.start(spec, settings)
 
         def update(self):
-            groups, self._received = self._received, ()
+            groups, self.received = self.received, ()
             time.sleep(simulation.learn_s)
             self.learner.version += 1
             return {"train/num_groups": float(len(groups))}

@@ -19,7 +19,7 @@ from agentpeft.policies.delivery.deliver import Shipment, send_and_prove
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
 from agentpeft.policies.messages import AdapterAck
-from agentpeft.policies.rollout.groups import GroupRequest, merge_played
+from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
@@ -72,7 +72,7 @@ def test_three_runners_and_a_learner_start_on_two_cpus_and_train(start):
     learner.update()
     while len(played) < len(REQUESTS):
         runners.play()
-    assert merge_played(played)[1].adapter_versions == (1, 1, 1, 1, 1)
+    assert SampleReport(played).adapter_versions == (1, 1, 1, 1, 1)
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.delivery.version import rename_base
+from agentpeft.policies.delivery.adapter_files import rename_base
 from agentpeft.policies.models.tiny_cache import compute_key
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.brought_files import FilesToSend, read_contents

@@ -26,8 +26,8 @@ from agentpeft.envs.db_bench.tools import TOOLS
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.chat_rows import chat_groups
-from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.rollout.oracle import play_oracle
+from agentpeft.policies.rollout.scripted_play import make_text_env
 from agentpeft.policies.rollout.tool_chat import ToolChat
 from agentpeft.policies.settings.config import ModelSettings
 

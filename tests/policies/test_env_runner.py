@@ -418,12 +418,13 @@ def test_an_adapter_is_delivered_between_the_turns_of_an_episode(base, newest, i
     played = {}
     while len(played) < 2:
         _, finished = runner.collect(2, until_room=False)
-        played |= {group.request.mode: group.report for group in finished}
+        played |= {group.request.mode: group for group in finished}
     assert engines[0].asked[:2] == [0, 0] and engines[0].asked[-1] == newest
     assert engines[0].asked == sorted(engines[0].asked)
-    assert played["eval"].adapter_versions == (0,) and len(played["eval"].records) == 1
-    assert played["train"].adapter_versions == (() if is_too_old else (0,))
-    assert played["train"].stale_group_ids == ((0,) if is_too_old else ())
+    assert (played["eval"].is_whole, played["eval"].version) == (True, 0)
+    assert len(played["eval"].records) == 1
+    assert (played["train"].is_stale, played["train"].is_whole) == (is_too_old, not is_too_old)
+    assert played["train"].version == 0
     groups, _ = play(runner, (1, 1))
     assert groups[0].adapter_version == newest
     runner.close()

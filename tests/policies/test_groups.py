@@ -1,38 +1,33 @@
 """What the driver makes of the groups that its runners have played."""
 
-from agentpeft.policies.rollout.groups import (
-    GroupRequest,
-    PlayCounts,
-    PlayedGroup,
-    SampleReport,
-    merge_played,
-)
+from agentpeft.policies.rollout.groups import GroupRequest, PlayCounts, PlayedGroup, SampleReport
 
 
 def make_played(group_id, runner, env_s, counts, is_whole=True):
-    report = SampleReport(
+    return PlayedGroup(
+        request=GroupRequest(group_id, 4),
+        version=7 + group_id,
+        group=f"episodes of group {group_id}" if is_whole else None,
         records=(),
-        adapter_versions=(7 + group_id,) if is_whole else (),
-        task_hashes={group_id: 100 + group_id} if is_whole else {},
-        dropped_group_ids=() if is_whole else (group_id,),
-        stale_group_ids=(),
+        is_dropped=not is_whole,
+        is_stale=False,
+        task_hash=100 + group_id,
         counts=counts,
         last_fault="" if is_whole else f"fault of group {group_id}",
         env_s=env_s,
+        runner=runner,
     )
-    group = f"episodes of group {group_id}" if is_whole else None
-    return PlayedGroup(GroupRequest(group_id, 4), group, report, runner)
 
 
 def test_groups_of_several_runners_are_one_report_by_position():
-    groups, report = merge_played(
+    report = SampleReport(
         [
             make_played(2, 0, 2.0, PlayCounts(num_faults=1, num_sampled_tokens=10)),
             make_played(1, 1, 2.5, PlayCounts(num_faults=4, num_retries=3), is_whole=False),
             make_played(0, 0, 1.0, PlayCounts(num_sampled_tokens=5)),
         ]
     )
-    assert groups == ["episodes of group 0", "episodes of group 2"]
+    assert report.groups == ["episodes of group 0", "episodes of group 2"]
     assert report.adapter_versions == (7, 9)
     assert report.task_hashes == {0: 100, 2: 102}
     assert (report.dropped_group_ids, report.last_fault) == ((1,), "fault of group 1")
@@ -41,5 +36,5 @@ def test_groups_of_several_runners_are_one_report_by_position():
 
 
 def test_no_groups_are_an_empty_report():
-    groups, report = merge_played([])
-    assert groups == [] and report.counts == PlayCounts() and report.env_s == 0.0
+    report = SampleReport([])
+    assert report.groups == [] and report.counts == PlayCounts() and report.env_s == 0.0

@@ -152,15 +152,16 @@ def test_each_token_has_the_log_probability_and_the_version_of_who_sampled_it(ba
     played = {}
     while len(played) < 2:
         _, finished = runner.collect(2, until_room=False)
-        played |= {each.request.group_id: (each.group, each.report) for each in finished}
-    trajectories = [t for group, _ in played.values() for t in group.trajectories]
+        played |= {each.request.group_id: each for each in finished}
+    trajectories = [t for each in played.values() for t in each.group.trajectories]
     mixed = [t for t in trajectories if t.token_versions is not None]
     assert any(len(set(t.token_versions[t.loss_mask])) > 1 for t in mixed)
-    assert sum(report.counts.num_interruptions for _, report in played.values()) > 0
-    for group, report in played.values():
-        assert report.stale_group_ids == () and report.adapter_versions == (group.adapter_version,)
+    assert sum(each.counts.num_interruptions for each in played.values()) > 0
+    for each in played.values():
+        group = each.group
+        assert each.is_whole and each.version == group.adapter_version
         versions = [t.token_versions for t in group.trajectories if t.token_versions is not None]
-        assert max(each.max() for each in versions) == group.adapter_version
+        assert max(map(np.max, versions)) == group.adapter_version
     scores = {}
     for number, adapter in adapters.items():
         runner.load_adapter(adapter)
@@ -224,7 +225,7 @@ def test_an_engine_that_cannot_be_interrupted_is_waited_for(base):
     runner.load_adapter(make_version(1, "run", {}, 1.0))
     _, (played,) = runner.collect(1, until_room=False)
     (trajectory,) = played.group.trajectories
-    assert (played.group.adapter_version, played.report.counts.num_interruptions) == (1, 0)
+    assert (played.group.adapter_version, played.counts.num_interruptions) == (1, 0)
     assert set(trajectory.token_versions[trajectory.loss_mask]) == {0, 1}
     runner.close()
 

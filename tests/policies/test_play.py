@@ -10,11 +10,10 @@ import pytest
 
 from agentpeft.envs import EnvFault, Outcome
 from agentpeft.policies.errors import EnvironmentBugError
-from agentpeft.policies.rollout.play import (
+from agentpeft.policies.rollout.play import StepResult, play_episode
+from agentpeft.policies.rollout.scripted_play import (
     ScriptedAgent,
-    StepResult,
     play_actions,
-    play_episode,
     run_without_waiting,
 )
 

@@ -17,13 +17,13 @@ from agentpeft.policies.models.pretrain import PretrainSchedule, _backward, _sta
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.rollout.oracle import (
     WarmStartBatches,
     imitated_groups,
     play_oracle,
     warm_start_batches,
 )
+from agentpeft.policies.rollout.scripted_play import make_text_env
 from agentpeft.policies.settings.config import (
     EnvironmentSettings,
     ModelSettings,

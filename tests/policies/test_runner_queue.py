@@ -9,7 +9,7 @@ def groups(*positions, num_episodes=4):
 
 
 def positions(jobs):
-    return [position for _, position in jobs.requests]
+    return [request.group_id for request in jobs.requests]
 
 
 def test_groups_go_to_the_runner_with_most_room_and_the_rest_waits():
@@ -44,7 +44,7 @@ def test_a_deterministic_run_has_one_block_for_each_runner_whoever_plays_it():
     queue.add_groups(groups(0, 1, 2, 3, 4))
     queue.assign_groups({0: runners[0]})
     assert positions(runners[0]) == [0, 2, 4]
-    runners[0].requests.popitem()
+    runners[0].requests.pop()
     assert queue.assign_groups({0: runners[0]}) == {}  # not before the whole block is played
     runners[0].requests.clear()
     queue.assign_groups({0: runners[0]})
@@ -58,7 +58,7 @@ def test_a_block_that_comes_back_stays_a_block():
         runners = [RunnerJobs(4), RunnerJobs(4)]
         queue.add_groups(groups(0, 1, 2, 3, num_episodes=2))
         queue.assign_groups(dict(enumerate(runners)))
-        queue.return_groups(list(runners[0].requests.values()))
+        queue.return_groups(list(runners[0].requests))
         queue.return_groups([])
         runners[0] = RunnerJobs(1)
         runners[1].num_ended = 1

@@ -16,11 +16,11 @@ from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.oracle import play_oracle
-from agentpeft.policies.rollout.thoughts import find_action
+from agentpeft.policies.rollout.scripted_play import make_text_env
 from agentpeft.policies.settings.config import ModelSettings, Settings
+from agentpeft.policies.thoughts import find_action
 
 SYSTEM = "You are careful.\nAnswer in é."
 CASES = list(product(TEMPLATES, (True, False), (None, SYSTEM)))

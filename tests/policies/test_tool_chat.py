@@ -24,7 +24,7 @@ from agentpeft.policies.rollout.chat import open_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environments import open_stages
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.rollout.play import play_actions
+from agentpeft.policies.rollout.scripted_play import play_actions
 from agentpeft.policies.rollout.tool_chat import ToolChat
 from agentpeft.policies.settings.config import (
     EnvironmentSettings,

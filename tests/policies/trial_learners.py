@@ -14,6 +14,7 @@ from small_model import SMALL
 
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.loop.imitation import receive_oracle, take_warm_start
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.settings.config import Settings, with_overrides
@@ -68,7 +69,7 @@ def imitate(peers, overrides=()):
     learner = make_anew(peers, own)
     actor, losses = act(learner), []
     for at in (0, 4):
-        actor.receive_oracle(at, 4)
+        receive_oracle(actor, at, 4)
         losses.append(actor.update()["train/policy_loss"])
     return flat_weights(learner), losses
 
@@ -76,7 +77,7 @@ def imitate(peers, overrides=()):
 def warm_start(peers, overrides=()):
     own = ("warm_start.num_steps=2", "warm_start.batch_size=4", *overrides)
     learner = make_anew(peers, own)
-    act(learner).warm_start()
+    take_warm_start(act(learner))
     return learner.version, flat_weights(learner)
 
 

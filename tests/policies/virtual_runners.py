@@ -14,7 +14,7 @@ from agentpeft.envs import Outcome
 from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
 from agentpeft.policies.rollout.environments import TRAIN_STREAM
-from agentpeft.policies.rollout.groups import PlayCounts, PlayedGroup, SampleReport
+from agentpeft.policies.rollout.groups import PlayCounts, PlayedGroup
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
@@ -154,7 +154,7 @@ class VirtualRunner:
             return
         self.asked = None
         told = [self.finished.popleft() for _ in range(min(max_groups, len(self.finished)))]
-        news = self.num_ended, [PlayedGroup(g.request, None, self._report(g)) for g in told]
+        news = self.num_ended, list(map(self._report, told))
         groups = [self._to_group(group) for group in told]
         rest = [None] * (max_groups - len(told))
         for promise, value in zip(promises, [news, *groups, *rest], strict=True):
@@ -171,12 +171,14 @@ class VirtualRunner:
             )
             for n in range(group.request.num_episodes)
         )
-        return SampleReport(
+        return PlayedGroup(
+            request=group.request,
+            version=group.version,
+            group=None,
             records=records if is_whole else (),
-            adapter_versions=(group.version,) if is_whole else (),
-            task_hashes={group_id: group_id} if is_whole else {},
-            dropped_group_ids=(),
-            stale_group_ids=() if is_whole else (group_id,),
+            is_dropped=False,
+            is_stale=not is_whole,
+            task_hash=group_id,
             counts=PlayCounts(),
             last_fault="",
             env_s=0.0,

@@ -10,11 +10,9 @@ from agentpeft.apps.lab.playing.episode_view import ShownEpisode, ShownTurn, sho
 from agentpeft.apps.lab.playing.typed_agent import TypedAgent
 from agentpeft.apps.lab.run_view import clean
 from agentpeft.envs import SettingsError, Task, TextEnv
-from agentpeft.policies.rollout.environments import (
-    begin,
-    call_environment,
-)
-from agentpeft.policies.rollout.play import play_actions, play_episode, run_without_waiting
+from agentpeft.policies.rollout.environments import call_environment
+from agentpeft.policies.rollout.play import play_episode
+from agentpeft.policies.rollout.scripted_play import begin, play_actions, run_without_waiting
 
 
 class OtherPlayer(Protocol):

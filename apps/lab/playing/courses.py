@@ -29,8 +29,12 @@ from agentpeft.policies.checkpointing.checkpoints import (
     read_state,
 )
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.environments import oracle_actions
-from agentpeft.policies.rollout.play import ScriptedAgent, play_episode, run_without_waiting
+from agentpeft.policies.rollout.play import play_episode
+from agentpeft.policies.rollout.scripted_play import (
+    ScriptedAgent,
+    oracle_actions,
+    run_without_waiting,
+)
 
 
 def list_names(episodes: Sequence[tuple[EpisodeName, EpisodeRecord]]) -> RenderableType:

@@ -31,7 +31,7 @@ from agentpeft.envs.registration import find_spec
 from agentpeft.launch.run.command_line import CommandLine, read_env_kwargs
 from agentpeft.launch.run.run_folder import find_run, read_start, say_no_run
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
-from agentpeft.policies.rollout.environments import opened
+from agentpeft.policies.rollout.scripted_play import opened
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
 from agentpeft.policies.settings.environment_kwargs import without_training_rewards
 

@@ -31,13 +31,8 @@ from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, open_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environments import Env
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.rollout.play import (
-    ScriptedAgent,
-    StepResult,
-    play_episode,
-    reward_for,
-    run_without_waiting,
-)
+from agentpeft.policies.rollout.play import StepResult, play_episode, reward_for
+from agentpeft.policies.rollout.scripted_play import ScriptedAgent, run_without_waiting
 from agentpeft.policies.settings.config import Settings
 
 _MAX_LOGPROB_CHANGE = 0.1

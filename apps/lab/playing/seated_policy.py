@@ -20,9 +20,9 @@ from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.messages import Completion, GenerationRequest
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environments import begin
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.play import play_episode
+from agentpeft.policies.rollout.scripted_play import begin
 from agentpeft.policies.settings.config import Settings
 
 _SESSION = "play"

@@ -11,7 +11,8 @@ from agentpeft.envs.db_bench.actions import answer_action, operation_action
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.actions import command_action, finish_action
 from agentpeft.envs.os_interaction.tasks import OSTask
-from agentpeft.policies.rollout.play import ScriptedAgent, StepResult
+from agentpeft.policies.rollout.play import StepResult
+from agentpeft.policies.rollout.scripted_play import ScriptedAgent
 
 _FENCE = "```"
 _MARK = "» "

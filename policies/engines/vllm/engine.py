@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from agentpeft.policies.engines.protocol import limit_turn
 from agentpeft.policies.engines.vllm.process import Slot, VllmProcess
 from agentpeft.policies.engines.vllm.settings import VllmSettings
 from agentpeft.policies.engines.vllm.weight_files import lora_rank, write_adapter
@@ -81,10 +82,7 @@ class VllmEngine:
         is needed and none was loaded, and where the engine is closed or its process is gone.
         """
         version = self._check(request)
-        room = self._settings.max_context_tokens - len(request.prompt_ids)
-        limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
-        if room < limit:
-            limit, reason = max(room, 0), StopReason.CONTEXT_FULL
+        limit, reason = limit_turn(request, self._settings.max_context_tokens)
         if limit == 0:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
             return Completion(*empty, reason, version)

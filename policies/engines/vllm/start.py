@@ -2,16 +2,16 @@
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.core.errors import SettingsError, import_user_module
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # it imports vllm, which reads the environment
     from agentpeft.policies.engines.vllm.process import VllmProcess
 
 logger = logging.getLogger(__name__)
+Start: TypeAlias = Callable[[Settings, str], tuple[ChatFormat, Engine]]
 FLASHINFER_SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 VARIABLES = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -47,6 +48,21 @@ def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
         tokenizer, settings, read_stop_tokens(folder), engine_settings.max_context_tokens
     )
     return chat, start_engine(folder, chat.stop_token_ids, engine_settings)
+
+
+def start_shared(settings: Settings) -> tuple[ChatFormat, Engine]:
+    """Returns the same of engines that runs share. Raises: SettingsError.
+
+    `env_runners.shared_engines` is `module:name`; the module's `start_shared` starts what is named.
+    """
+    named = str(settings.env_runners.shared_engines)
+    module_name, _, name = named.partition(":")
+    try:
+        start: Start = vars(import_user_module(module_name))["start_shared"]
+    except (SettingsError, KeyError) as error:
+        problem = error if isinstance(error, SettingsError) else f"{module_name} has no {error}"
+        raise SettingsError(f"env_runners.shared_engines {named!r}: {problem}") from error
+    return start(settings, name)
 
 
 def read_stop_tokens(folder: Path) -> tuple[int, ...]:

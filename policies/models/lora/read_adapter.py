@@ -12,11 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.delivery.version import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    PICKLED_WEIGHTS,
-)
+from agentpeft.policies.delivery.adapter_files import PICKLED_WEIGHTS
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.policy_base import PolicyBase

@@ -15,7 +15,7 @@ from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.engines.wrapping import RoutingEngine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.rollout.groups import GroupRequest, merge_played
+from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
@@ -172,7 +172,7 @@ def test_a_delivery_is_proven_in_the_middle_of_a_round(vllm, tmp_path, monkeypat
     assert metrics["probe_max"] < 1e-4 and metrics["engine_effect"] > 0
     while len(played) < len(requests):
         runners.play()
-    assert merge_played(played)[1].adapter_versions == (0, 0, 0, 0)
+    assert SampleReport(played).adapter_versions == (0, 0, 0, 0)
     assert runners.sample(requests)[1].adapter_versions == (1, 1, 1, 1)
     for group in (runners, learner):
         group.close()
