@@ -34,7 +34,12 @@ from agentpeft.policies.settings.config import (
     unknown_setting,
     with_overrides,
 )
-from agentpeft.policies.settings.toml import merge_settings, read_toml
+from agentpeft.policies.settings.toml import (
+    PRETRAINED,
+    describe_change,
+    merge_settings,
+    read_toml,
+)
 
 logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -68,7 +73,11 @@ def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
                 raise SettingsError(f"{error}; an override is written section.name=value") from None
             raise
         values = merge_settings(values, read_toml(path, CONFIGS))
-    return Start(Settings(**with_overrides(values, overrides)))
+    chosen = with_overrides(values, overrides)
+    settings = Settings(**chosen)
+    if values.pop(PRETRAINED, None) and not settings.is_tiny:
+        logger.info("another model: %s", describe_change(values, chosen))
+    return Start(settings)
 
 
 def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Path:

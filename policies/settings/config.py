@@ -5,6 +5,7 @@ Sections are one level deep, so that every setting has one dotted name (`trainin
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from difflib import get_close_matches
 from itertools import accumulate
 from operator import or_
 from pathlib import Path
@@ -27,7 +28,7 @@ from agentpeft.policies.settings.tasks import (
     EvaluationSettings,
     WarmStartSettings,
 )
-from agentpeft.policies.settings.toml import parse_value, read_toml, to_toml_value
+from agentpeft.policies.settings.toml import PRETRAINED, parse_value, read_toml, to_toml_value
 from agentpeft.policies.settings.training import TrainingSettings
 
 __all__ = [
@@ -292,9 +293,11 @@ def unknown_setting(name: str) -> SettingsError:
 def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Returns nested settings with `section.name=value` overrides applied.
 
-    A value is read as TOML, else as a bare word; empty is the default. Raises: SettingsError.
+    A value is read as TOML, else as a bare word; empty is the default. Where `values` have others
+    for pretrained models and the model is one, those are taken. Raises: SettingsError.
     """
     result = deepcopy(dict(values))
+    other = result.pop(PRETRAINED, None)
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals:
@@ -310,7 +313,13 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
         section[leaf] = parse_value(text.strip())
         if not text.strip():
             del section[leaf]
-    return result
+    model = result.get("model")
+    name = model.get("name", "tiny") if isinstance(model, dict) else "tiny"
+    if name == "tiny":
+        return result
+    if isinstance(name, str) and get_close_matches(name, ["tiny"]) and not Path(name).exists():
+        raise SettingsError(f"model.name {name!r} is no folder; did you mean 'tiny'?")
+    return result if other is None else with_overrides(other, overrides)
 
 
 def _message(error: ValidationError) -> str:
