@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,7 +37,7 @@ from agentpeft.policies.settings.config import (
 )
 from agentpeft.policies.settings.toml import (
     PRETRAINED,
-    describe_change,
+    describe_pretrained,
     merge_settings,
     read_toml,
 )
@@ -73,10 +74,9 @@ def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
                 raise SettingsError(f"{error}; an override is written section.name=value") from None
             raise
         values = merge_settings(values, read_toml(path, CONFIGS))
-    chosen = with_overrides(values, overrides)
-    settings = Settings(**chosen)
-    if values.pop(PRETRAINED, None) and not settings.is_tiny:
-        logger.info("another model: %s", describe_change(values, chosen))
+    settings = Settings(**with_overrides(values, overrides))
+    if PRETRAINED in values and not settings.is_tiny:
+        logger.info("a pretrained model: %s", describe_pretrained(values, overrides))
     return Start(settings)
 
 
@@ -152,8 +152,10 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
         if ".".join(name.split(".")[:2]) not in setting_names():
             raise unknown_setting(name)
         if not _may_change(name):
+            nearest = get_close_matches(name, _list_changeable(), n=5, cutoff=0.0)
             raise SettingsError(
-                f"--resume may not change {name!r}; it may change {', '.join(_list_changeable())}"
+                f"--resume may not change {name!r}; it may change {', '.join(nearest)} and others "
+                "(docs/training/settings.md)"
             )
     before = read_config(run_dir)
     if not (is_checkpoint or list_checkpoints(run_dir / "checkpoints")):

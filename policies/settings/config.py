@@ -281,13 +281,22 @@ def setting_names() -> list[str]:
 
 def unknown_setting(name: str) -> SettingsError:
     """Returns the error for a dotted name that is no setting's, or no longer one."""
-    from agentpeft.policies.settings.retired import RETIRED
+    from agentpeft.policies.settings.retired import OTHER_NAMES, RETIRED
 
+    names, leaf = setting_names(), name.rpartition(".")[2]
     if name in RETIRED:
         return SettingsError(f"{name} is no longer a setting: {RETIRED[name]}")
-    names = setting_names()
-    same_leaf = [n for n in names if n.rpartition(".")[2] == name.rpartition(".")[2]]
-    return SettingsError(f"unknown setting {name!r}{did_you_mean(name, same_leaf or names)}")
+    if name in SECTIONS:
+        hint = (
+            f": it is a section, of which {name}.{next(iter(SECTIONS[name].model_fields))} is one"
+        )
+    elif leaf in OTHER_NAMES:
+        hint = f": here it is {OTHER_NAMES[leaf]}"
+    else:
+        same_leaf = [known for known in names if known.rpartition(".")[2] == leaf]
+        sections = () if "." in name else SECTIONS
+        hint = did_you_mean(name, same_leaf or [*names, *sections])
+    return SettingsError(f"unknown setting {name!r}{hint}")
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

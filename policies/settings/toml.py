@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -88,14 +88,20 @@ def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
     return _merge(result, above)
 
 
-def describe_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Returns which settings another model than the built-in one leaves out, and which it takes."""
-    old, new = dict(_flatten(before)), dict(_flatten(after))
+def describe_pretrained(values: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """Returns which settings a pretrained model leaves out, and which it takes but `overrides`."""
+    after = values[PRETRAINED]
+    old, new = dict(_flatten({**values, PRETRAINED: {}})), dict(_flatten(after))
+    overridden = {override.partition("=")[0].strip() for override in overrides}
     left_out = [
         name if name.partition(".")[0] in after else name.partition(".")[0]
         for name in old.keys() - new.keys()
     ]
-    taken = [f"{k}={to_toml_value(v)}" for k, v in new.items() if old.get(k) != v]
+    taken = [
+        f"{name}={to_toml_value(value)}"
+        for name, value in new.items()
+        if old.get(name) != value and name not in overridden
+    ]
     return (
         f"left out what is for the built-in model ({', '.join(sorted({*left_out}))}); "
         f"took {' '.join(taken)}"
