@@ -97,6 +97,12 @@ def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Pa
     return folder / f"{config}.toml"
 
 
+def list_configs(folder: Path = CONFIGS) -> dict[str, str]:
+    """Returns the first line of each built-in config's comment, by the config's name."""
+    paths = sorted(folder.glob("*.toml"))
+    return {p.stem: p.read_text("utf-8").partition("\n")[0].removeprefix("# ") for p in paths}
+
+
 def find_run(path: Path) -> Path | None:
     """Returns the run's folder where `path` is one, a checkpoint in one, or its adapter's folder.
 

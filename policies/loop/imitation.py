@@ -3,6 +3,7 @@
 The warm start of the built-in model is its pretraining (`models.pretrain`).
 """
 
+import logging
 import time
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,9 @@ from agentpeft.policies.loop.curriculum import Curriculum
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+
+logger = logging.getLogger(__name__)
+_SAYS_EVERY_S = 5.0
 
 
 def warm_start(settings: Settings, run_dir: Path, learner_class: type[LearnerActor]) -> Settings:
@@ -28,9 +32,21 @@ def warm_start(settings: Settings, run_dir: Path, learner_class: type[LearnerAct
         training = settings.training.model_copy(update={"teacher": None})  # it is not asked
         first = settings.model_copy(update={"training": training})
         with closing(LearnerGroup(first, learner_class)) as learners:
-            learners.call_all(LearnerActor.warm_start)
+            _take_steps(learners, settings.warm_start.num_steps)
             write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
     return settings.with_model(name=str(folder), adapter=None)
+
+
+def _take_steps(learners: LearnerGroup, num_steps: int) -> None:
+    """Takes a warm start's steps, and says how it goes, every few seconds."""
+    start_s = said_s = time.monotonic()
+    for step in range(1, num_steps + 1):
+        loss = learners.call_all(LearnerActor.warm_start)
+        now_s = time.monotonic()
+        if step == num_steps or now_s - said_s >= _SAYS_EVERY_S:
+            line = "warm start: step %d of %d, loss %.3f, %.0f s"
+            logger.info(line, step, num_steps, loss, now_s - start_s)
+            said_s = now_s
 
 
 class OracleBatches:

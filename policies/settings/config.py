@@ -314,6 +314,12 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
         *path, leaf = parts = name.strip().split(".")
         section: Any = result
         for part in path:
+            if (
+                part == "reward"
+                and isinstance(section, dict)
+                and isinstance(section.get(part), str)
+            ):
+                section[part] = {"preset": section[part]}
             section = section.setdefault(part, {}) if isinstance(section, dict) else None
             if isinstance(section, list | tuple) and parts[:2] == ["warm_start", "env_kwargs"]:
                 section = section[0] if section else None  # later stages keep what the first has

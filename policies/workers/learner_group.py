@@ -2,7 +2,8 @@
 
 import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
@@ -43,6 +44,8 @@ class LearnerActor(Actor):
 
     learner: Learner
     _received: Sequence[EpisodeGroup] = ()
+    _lessons: Iterator[list[EpisodeGroup]] | None = None
+    """The warm start's coming batches, once it has begun."""
 
     def make(self, settings: Settings) -> None:
         """Loads the model, attaches its adapter, and meets the other learners."""
@@ -85,12 +88,14 @@ class LearnerActor(Actor):
         self._give_memory_back()
         return metrics
 
-    def warm_start(self) -> None:
-        """Takes all steps of the adapter's warm start."""
+    def warm_start(self) -> float:
+        """Takes the next step of the adapter's warm start, and returns its loss."""
         settings, peers = self.learner.settings, self.learner.peers
-        batches = warm_start_batches(settings, make_chat(self.learner.policy.base, settings))
-        for _ in range(settings.warm_start.num_steps):
-            self.learner.sft_update(peers.of_first(lambda: next(batches)))
+        if self._lessons is None:
+            chat = make_chat(self.learner.policy.base, settings)
+            self._lessons = warm_start_batches(settings, chat)
+        metrics = self.learner.sft_update(peers.of_first(partial(next, self._lessons)))
+        return metrics["train/policy_loss"]
 
     def abandon(self) -> None:
         """Has the update that is under way end soon; call it beside."""

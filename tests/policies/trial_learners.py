@@ -76,7 +76,9 @@ def imitate(peers, overrides=()):
 def warm_start(peers, overrides=()):
     own = ("warm_start.num_steps=2", "warm_start.batch_size=4", *overrides)
     learner = make_anew(peers, own)
-    act(learner).warm_start()
+    actor = act(learner)
+    for _ in range(2):
+        actor.warm_start()
     return learner.version, flat_weights(learner)
 
 
