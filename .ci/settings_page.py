@@ -35,7 +35,10 @@ def _table(section: type[Section], prefix: str, skip: set[str]) -> list[str]:
             default = "none" if value is None else to_toml_value(value)
             effect = " ".join((field.description or "").split())
             rows.append(f"| `{prefix}{name}` | `{default}` | {effect} |\n")
-    return rows
+    names = [name for name in section.model_fields if name not in skip]
+    changeable = [f"`{prefix}{name}`" for name in names if section.may_change(name)]
+    listed = "all of them" if len(changeable) == len(names) else ", ".join(changeable)
+    return [*rows, *([f"\n`--resume` may change {listed}.\n"] if changeable else [])]
 
 
 def main() -> int:

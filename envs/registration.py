@@ -4,12 +4,16 @@
 where there is no gymnasium: it is imported where an id is looked up.
 """
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from agentpeft.envs.core.errors import SettingsError, did_you_mean, import_user_module
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
+
+_ALIKE = 0.85
+"""How alike a name and the one that may be meant are: all of the suite's begin and end alike."""
 
 
 def get_env_name(env_id: str) -> str:
@@ -36,7 +40,8 @@ def find_spec(env_id: str) -> "EnvSpec":
         raise SettingsError(f"environment {env_id!r}: {error}") from error
     if name not in gymnasium.registry:
         suite = [key for key in gymnasium.registry if key.startswith("AgentPEFT/")]
-        hint = did_you_mean(name, gymnasium.registry if "/" not in name else suite)
+        near = get_close_matches(name[:100], gymnasium.registry, cutoff=_ALIKE)
+        hint = did_you_mean(name, near or suite, cutoff=_ALIKE)
         raise SettingsError(f"unknown environment {name!r}{hint}")
     return gymnasium.registry[name]
 

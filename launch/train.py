@@ -30,6 +30,7 @@ from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_
 from agentpeft.launch.run.run_folder import (
     Start,
     change_settings,
+    list_configs,
     lock_run,
     log_to,
     make_run_dir,
@@ -51,7 +52,9 @@ main = CommandLine()
 def train(
     words: SettingsWords = None,
     *,
-    dry_run: Annotated[bool, Option("--dry-run", help="Show settings and memory; no run.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Show settings and memory, and what would stop the run.")
+    ] = False,
     fast_dev_run: Annotated[
         bool, Option("--fast-dev-run", help="Two tiny iterations of all that a run does.")
     ] = False,
@@ -64,17 +67,20 @@ def train(
     """Trains as the settings say, or goes on with a run, and prints the summary."""
     # Read when the hub's client is imported: transformers would show a bar at each checkpoint
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if not (words or dry_run or fast_dev_run or resume or resume_from):
+        print(
+            "agentpeft train CONFIG [SECTION.NAME=VALUE ...]; a config is a TOML file, or one of:"
+        )
+        width = max(map(len, list_configs()))
+        print(*(f"  {name:{width}}  {about}" for name, about in list_configs().items()), sep="\n")
+        return 2
     start = _read_start(words, resume, resume_from)
     if fast_dev_run:
         from agentpeft.launch.run.fast_dev_run import begin_short
 
         start = begin_short(start)
     if dry_run:
-        from agentpeft.launch.costs.resources import describe_memory
-
-        print(start.settings.to_toml())
-        for line in describe_memory(start.settings):
-            print(f"# {line}")
+        _look_ahead(start, address)
         return 0
     from agentpeft.launch.run.ray_session import RayError, say_cause
 
@@ -93,6 +99,23 @@ def train(
     except RayError as error:
         raise TrainingError(say_cause(error)) from error
     return 0
+
+
+def _look_ahead(start: Start, address: str | None) -> None:
+    """Prints the settings and the memory. Raises: what would end a run in its first minute."""
+    from agentpeft.launch.checking.preparation import look_ahead
+    from agentpeft.launch.costs.resources import compare_memory, describe_memory
+
+    print(start.settings.to_toml())
+    try:
+        look_ahead(start.settings, address, is_new=start.run_dir is None)
+        lacking = [] if address else compare_memory(start.settings)
+    finally:
+        print(*(f"# {line}" for line in describe_memory(start.settings)), sep="\n")
+    for line in lacking:
+        print(f"# {line}")
+    if sys.stderr.isatty():
+        print("nothing would stop this run: start it without --dry-run", file=sys.stderr)
 
 
 def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path | None) -> Start:

@@ -135,7 +135,7 @@ def make_base(settings: Settings) -> str:
         if step % 50 == 0:
             seconds = time.monotonic() - start_s
             logger.info(
-                "warm start: step %d, loss %.3f, %.0f %% of the episodes right, %.0f s",
+                "warm start: step %d, loss %.3f, success %.0f %%, %.0f s",
                 *(step, loss, 100 * success, seconds),
             )
 

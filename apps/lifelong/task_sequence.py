@@ -15,7 +15,7 @@ from agentpeft.envs.core.errors import did_you_mean, is_number, shown
 from agentpeft.launch.run.run_folder import CONFIGS, find_config
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.settings.environment_kwargs import MIXTURE
-from agentpeft.policies.settings.toml import merge_settings, read_toml
+from agentpeft.policies.settings.toml import PRETRAINED, merge_settings, read_toml
 
 FOLDER = Path(__file__).parent / "sequences"
 _STAGE_KEYS = {"name", "id", "kwargs"}
@@ -93,6 +93,7 @@ def read_sequence(
     values = read_toml(find_config(name, FOLDER, "sequence"), CONFIGS)
     quick, rise = values.pop("quick", None), values.pop("entry_rise", _ENTRY_RISE)
     stages = values.pop("stages", None)
+    values.pop(PRETRAINED, None)  # its stages begin from the base that the sequence is about
     if is_quick:
         if not isinstance(quick, dict):
             raise SettingsError(f"{name} has no section quick: leave out --quick")

@@ -44,10 +44,13 @@ class EnvFault(RuntimeError):  # noqa: N818 (a fault, not a mistake)
     """The world's fault (database gone, container died): record it, retry, never train on it."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean 'x'?" for the closest known name, else the first known names."""
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Returns "; did you mean 'x'?" for the closest known name, else the first known names.
+
+    `cutoff`: how alike they must be, from 0 to 1; names that begin and end alike need more.
+    """
     names = sorted(known)
-    close = get_close_matches(name[:_MAX_NAME_CHARS], names, n=1, cutoff=0.5)
+    close = get_close_matches(name[:_MAX_NAME_CHARS], names, n=1, cutoff=cutoff)
     if close:
         return f"; did you mean {close[0]!r}?"
     more = f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else ""

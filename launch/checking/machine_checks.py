@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from huggingface_hub import get_token, try_to_load_from_cache
@@ -20,9 +21,10 @@ from safetensors import SafetensorError, safe_open
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.tasks.hub import ask_hub
-from agentpeft.policies.delivery.adapter_files import PICKLED_WEIGHTS
+from agentpeft.policies.delivery.adapter_files import PICKLED_WEIGHTS, read_base_name
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.named_files import find_path
 
 _WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")
 _SHOWN = ("torch", "transformers", "peft", "ray", "gymnasium", "vllm")
@@ -119,8 +121,12 @@ def check_gpu(machine: Machine) -> Iterator[Finding]:
 
 
 def check_disk(machine: Machine) -> Iterator[Finding]:
-    """Room for checkpoints and for Ray's objects."""
-    folder = next(p for p in (machine.output, *machine.output.absolute().parents) if p.is_dir())
+    """A folder that can be written, room in it for checkpoints, and for Ray's objects."""
+    folder = _find_folder(machine.output / machine.settings.experiment)
+    if problem := _find_write_problem(folder):
+        remedy = "set output.dir to a folder of yours"
+        yield Finding("disk", f"output.dir: {problem}", remedy, True)
+        return
     free = {path: shutil.disk_usage(path).free >> 20 for path in (folder, machine.shared_memory)}
     if free[folder] < machine.min_free_mib:
         text = (
@@ -132,6 +138,19 @@ def check_disk(machine: Machine) -> Iterator[Finding]:
         text = f"{free[machine.shared_memory]} MiB free in {machine.shared_memory}: Ray gets slow"
         yield Finding("shared memory", text, "give more (docker run --shm-size=2g)")
     yield Finding("disk", ", ".join(f"{path}: {mib} MiB free" for path, mib in free.items()))
+
+
+def _find_folder(path: Path) -> Path:
+    """Returns a path, or the folder above it in which it would be made."""
+    return next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+
+
+def _find_write_problem(folder: Path) -> str:
+    try:
+        TemporaryDirectory(dir=folder).cleanup()
+    except OSError as error:
+        return f"cannot write into {folder}: {error.strerror}"
+    return ""
 
 
 def check_ray(machine: Machine) -> Iterator[Finding]:
@@ -187,27 +206,32 @@ def _answers(address: str) -> bool:
 
 
 def check_model(machine: Machine) -> Iterator[Finding]:
-    """A local model or adapter is whole; one of the hub is in the cache, or may be fetched."""
-    name, adapter = machine.settings.model.name, machine.settings.model.adapter
-    if adapter is not None and (problem := _find_adapter_problem(Path(adapter).expanduser())):
-        remedy = "name an adapter's folder in PEFT's format (a run's is checkpoints/…/adapter)"
-        yield Finding("model", f"model.adapter {adapter!r} {problem}", remedy, True)
+    """Local models and adapters are whole; those of the hub are in the cache, or may be fetched."""
+    settings = machine.settings
+    adapters = [("lora.orthogonal_to", folder) for folder in settings.lora.orthogonal_to]
+    for setting, adapter in (("model.adapter", settings.model.adapter), *adapters):
+        if adapter is not None and (problem := _find_adapter_problem(Path(adapter).expanduser())):
+            remedy = "name an adapter's folder in PEFT's format (a run's is checkpoints/…/adapter)"
+            yield Finding("model", f"{setting} {adapter!r} {problem}", remedy, True)
+    yield _look_at_model("model.name", settings.model.name)
+    if settings.training.teacher and not settings.training.is_taught_by_endpoint:
+        yield _look_at_model("training.teacher", settings.training.teacher)
+
+
+def _look_at_model(setting: str, name: str) -> Finding:
     if name == "tiny":
-        yield Finding("model", "built in")
-        return
+        return Finding("model", "built in")
     folder = Path(name.partition(":")[2] or name).expanduser()
     if not (folder.exists() or name.startswith(("/", ".", "~"))):
-        yield _find_on_hub(name.partition(":")[2] or name)
-        return
+        return _find_on_hub(setting, name.partition(":")[2] or name)
     wanted = {"weights": "*.safetensors"}
     if not (folder / ADAPTER_CONFIG).is_file():
         wanted |= {"config": "config.json", "tokenizer": "tokenizer*"}
     missing = [part for part, pattern in wanted.items() if not any(folder.glob(pattern))]
     if missing:
-        text = f"model.name {name!r} has no {' nor '.join(missing)}"
-        yield Finding("model", text, "name a hub id, or the folder of a whole model", True)
-    else:
-        yield Finding("model", name)
+        text = f"{setting} {name!r} has no {' nor '.join(missing)}"
+        return Finding("model", text, "name a hub id, or the folder of a whole model", True)
+    return Finding("model", name)
 
 
 def _find_adapter_problem(folder: Path) -> str:
@@ -231,14 +255,14 @@ def _find_adapter_problem(folder: Path) -> str:
     return ""
 
 
-def _find_on_hub(name: str) -> Finding:
+def _find_on_hub(setting: str, name: str) -> Finding:
     """Returns whether a hub's model is in the cache, or may be fetched."""
     remedy = f"fetch it where there is a network (hf download {name}), or name a folder"
     try:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return Finding("model", f"{name}, from the cache")
     except HFValidationError:
-        return Finding("model", f"model.name {name!r} is no folder, nor a hub id", remedy, True)
+        return Finding("model", f"{setting} {name!r} is no folder, nor a hub id", remedy, True)
     token = get_token()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     status = ask_hub(f"/api/models/{name}/revision/main", headers)  # what a download asks first
@@ -265,7 +289,9 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
     sections.append(("evaluation", settings.held_out_kwargs))
     for section, kwargs in sections:
         if path := missing_task_file(settings.environment.id, kwargs):
-            yield Finding(section, f"{path} will be made")
+            problem = _find_write_problem(_find_folder(path.parent))
+            remedy = "name a file that is there, or that can be made" if problem else ""
+            yield Finding(section, problem or f"{path} will be made", remedy, bool(problem))
             continue
         try:
             pool = EnvPool(settings.environment.id, kwargs, (settings.seed,))
@@ -285,29 +311,60 @@ ALL: tuple[Check, ...] = (*QUICK, check_environment)
 
 
 def try_environments(settings: Settings) -> None:
-    """Makes the environments of training, evaluation and a warm start's later stages once.
+    """Makes the environments of training, evaluation and a warm start once.
 
     So no fault is found after something was written, or stages were learnt.
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
     from agentpeft.policies.loop.task_choice import check_frontier
-    from agentpeft.policies.rollout.environments import EnvPool, count_epoch_tasks, open_stages
+    from agentpeft.policies.rollout.environments import (
+        EnvPool,
+        count_epoch_tasks,
+        open_stages,
+        opened,
+    )
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
-    with ExitStack() as opened:
-        stages = [opened.enter_context(closing(stage)) for stage in open_stages(settings)]
+    with ExitStack() as stack:
+        stages = [stack.enter_context(closing(stage)) for stage in open_stages(settings)]
         check_frontier(settings, stages)
         if settings.output.checkpoint_interval == "epoch":
             count_epoch_tasks(settings, stages[0])
-    later = settings.warm_start_kwargs[1:] if settings.warm_start.num_steps else []
-    for kwargs in (*later, settings.held_out_kwargs):
-        EnvPool(environment.id, kwargs, (settings.seed,), limit_s).close()
+    if settings.warm_start.num_steps and settings.warm_start_chats is None:
+        for kwargs in settings.warm_start_kwargs:
+            with opened(environment.id, kwargs):  # it has an oracle to imitate
+                pass
+    EnvPool(environment.id, settings.held_out_kwargs, (settings.seed,), limit_s).close()
 
 
-def find_faults(machine: Machine) -> None:
-    """Raises: SettingsError with the first fault that a quick look finds."""
-    for check in QUICK:
+def try_chat(settings: Settings) -> None:
+    """Reads a local model's config and tokenizer, and tries its chat template with the settings.
+
+    What the hub has is left to the run, which fetches it. Raises: SettingsError, OSError.
+    """
+    from agentpeft.launch.costs.resources import read_model_config
+    from agentpeft.policies.models.saved_model import find_saved
+    from agentpeft.policies.rollout.chat import open_chat
+
+    folder = find_path(settings.model.name)
+    if folder is None:
+        return
+    if (folder / ADAPTER_CONFIG).is_file() and find_path(read_base_name(folder)) is None:
+        return
+    try:
+        config = read_model_config(settings).get_text_config()
+    except (OSError, ValueError, KeyError) as error:
+        problem = " ".join(str(error).split())
+        raise SettingsError(f"model.name {settings.model.name!r}: {problem}") from None
+    stops = config.eos_token_id
+    stops = stops if isinstance(stops, list) else [stops]
+    open_chat(find_saved(settings.model)[1], settings, (id_ for id_ in stops if id_ is not None))
+
+
+def find_faults(machine: Machine, checks: tuple[Check, ...] = QUICK) -> None:
+    """Raises: SettingsError with the first fault that the checks find."""
+    for check in checks:
         for finding in check(machine):
             if finding.is_fault:
                 raise SettingsError(f"{finding.name}: {finding.text}; {finding.remedy}")

@@ -5,8 +5,14 @@ import time
 from pathlib import Path
 
 from agentpeft.envs import SettingsError
-from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
-from agentpeft.launch.data.task_files import with_task_files
+from agentpeft.launch.checking.machine_checks import (
+    Machine,
+    check_environment,
+    find_faults,
+    try_chat,
+    try_environments,
+)
+from agentpeft.launch.data.task_files import missing_task_file, with_task_files
 from agentpeft.launch.run.run_folder import output_base
 from agentpeft.policies.rollout.chat_rows import read_chats
 from agentpeft.policies.settings.config import Settings
@@ -20,6 +26,29 @@ def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Setting
     `address`: the Ray cluster to join. `is_new`: the run is not resumed, so that its files of chats
     are read too. Raises: SettingsError, DataError.
     """
+    _look(settings, address)
+    settings = with_task_files(settings)
+    try_environments(settings)
+    if settings.training.chats is not None and is_new:
+        read_chats(settings.training.chats)
+    return settings
+
+
+def look_ahead(settings: Settings, address: str | None, *, is_new: bool) -> None:
+    """Looks for whatever would end a run within its first minute; makes no task files.
+
+    Raises: as `prepare`.
+    """
+    all_kwargs = [*settings.stage_kwargs, *settings.warm_start_kwargs, settings.held_out_kwargs]
+    if any(missing_task_file(settings.environment.id, kwargs) for kwargs in all_kwargs):
+        _look(settings, address)
+    else:
+        prepare(settings, address, is_new=is_new)
+    find_faults(Machine(settings), (check_environment,))
+    try_chat(settings)
+
+
+def _look(settings: Settings, address: str | None) -> None:
     if settings.callbacks is not None:
         from agentpeft.policies.loop.callbacks import find_class
 
@@ -30,11 +59,6 @@ def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Setting
         )
     output = output_base(Path(settings.output.dir))
     find_faults(Machine(settings, output=output, address=address))
-    settings = with_task_files(settings)
-    try_environments(settings)
-    if settings.training.chats is not None and is_new:
-        read_chats(settings.training.chats)
-    return settings
 
 
 def prepare_tiny(settings: Settings) -> None:
@@ -49,7 +73,7 @@ def prepare_tiny(settings: Settings) -> None:
     def say(step: int, loss: float, success: float) -> None:
         nonlocal line
         seconds = time.monotonic() - start_s
-        line = f"step {step}, loss {loss:.3f}, {success:.0%} of the episodes right, {seconds:.0f} s"
+        line = f"step {step}, loss {loss:.3f}, success {success:.0%}, {seconds:.0f} s"
         if step % 50 == 0:
             logger.info("warm start: %s", line)
 

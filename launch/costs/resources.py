@@ -1,5 +1,6 @@
 """How much memory a run needs, from the model's config alone: an estimate, within a factor of 2."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from agentpeft.envs import SettingsError
 from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.adapter_files import read_base_name
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
@@ -17,6 +19,7 @@ from agentpeft.policies.models.linear_logprobs import slice_size
 from agentpeft.policies.models.load import choose_dtype, choose_serving
 from agentpeft.policies.models.tiny import make_tiny_config
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import to_toml_value
 
 _MIB = 2**20
 _PER_HIDDEN, _PER_INTERMEDIATE = 10, 4
@@ -25,6 +28,14 @@ _NORM_BYTES = 16
 """What two norms over bfloat16 keep besides per hidden unit: input and output in float32, twice."""
 _NUM_GATHERED = 3
 """Layers of a sharded base that a learner has whole at a time: two, and one on its way."""
+_RELIEFS: tuple[tuple[str, str, object], ...] = (
+    ("env_runners", "max_context_tokens", 2048),
+    ("env_runners", "max_concurrent_episodes", 32),
+    ("learners", "gradient_checkpointing", True),
+    ("learners", "max_tokens_per_micro_batch", 4096),
+    ("model", "dtype", "bfloat16"),
+)
+"""Settings that take less memory, the mildest first."""
 _OUTPUTS = {"lm_head", "embed_out"}
 _LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Settings of models that change what their output layer gives."""
@@ -194,6 +205,61 @@ def _makes_all_logits(shape: dict[str, int], settings: Settings) -> bool:
     is_adapted = targets != "all-linear" and not _OUTPUTS.isdisjoint(targets)
     is_changed = any(shape.get(name) not in {None, 1.0} for name in _LOGIT_CHANGES)
     return is_changed or (settings.lora.use_lora and is_adapted)
+
+
+def compare_memory(settings: Settings) -> list[str]:
+    """Returns a line with what to set where a run may need more memory than this machine has.
+
+    Its GPUs must be there. Raises: SettingsError where the weights alone do not fit, or no layer
+    gets an adapter.
+    """
+    held, most = _find_loads(settings)
+    if held > 1:
+        raise SettingsError(
+            f"memory: the weights alone need {held:.1f} times what this machine has: take a "
+            "smaller model, model.dtype=bfloat16 or nf4, or learners.shard_base=true"
+        )
+    if most <= 1:
+        return []
+    words, load = list[str](), most
+    for section, name, value in _RELIEFS:
+        old = dict(settings)[section]
+        changed = settings.model_copy(update={section: old.model_copy(update={name: value})})
+        if load > 1 and (less := _find_loads(changed)[1]) < 0.9 * load:
+            settings, load = changed, less
+            words.append(f"{section}.{name}={to_toml_value(value)}")
+    remedy = f"set {' '.join(words)}" if words else "take a smaller model"
+    return [f"memory: up to {most:.1f} times what this machine has: {remedy}"]
+
+
+def _find_loads(settings: Settings) -> tuple[float, float]:
+    """Returns the shares of this machine's memory that the weights need, and that all needs.
+
+    Of RAM and a GPU, the larger share. Raises: SettingsError where no layer gets an adapter.
+    """
+    learners, runners = settings.learners, settings.env_runners
+    mib, is_vllm = estimate_memory(settings), runners.engine == "vllm"
+    if settings.lora.use_lora and not mib["adapter"]:
+        names = settings.lora.target_modules
+        raise SettingsError(f"lora.target_modules {names!r} names no linear layer of the model")
+    learner = mib["learner"] - mib["activations"]
+    runner = mib["env_runner"] - (1 if is_vllm else 2) * mib["kv_cache"]
+    ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _MIB
+    gpu = torch.cuda.get_device_properties(0).total_memory / _MIB if settings.asks_gpus else ram
+
+    def find_load(learner: float, runner: float) -> float:
+        processes = (
+            (learner, learners.num_learners, learners.num_gpus_per_learner),
+            (runner, max(runners.num_env_runners, 1), runners.num_gpus_per_env_runner),
+        )
+        in_ram = sum(need * count for need, count, num_gpus in processes if num_gpus == 0)
+        on_gpus = [need / min(gpus, 1) for need, _, gpus in processes if gpus > 0]
+        return max(in_ram / ram, *(need / gpu for need in on_gpus), 0.0)
+
+    # vLLM takes its share for keys and values, no more
+    return find_load(learner, runner), find_load(
+        mib["learner"], runner if is_vllm else mib["env_runner"]
+    )
 
 
 def describe_memory(settings: Settings) -> list[str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,7 +35,12 @@ from agentpeft.policies.settings.config import (
     unknown_setting,
     with_overrides,
 )
-from agentpeft.policies.settings.toml import merge_settings, read_toml
+from agentpeft.policies.settings.toml import (
+    PRETRAINED,
+    describe_pretrained,
+    merge_settings,
+    read_toml,
+)
 
 logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -68,7 +74,10 @@ def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
                 raise SettingsError(f"{error}; an override is written section.name=value") from None
             raise
         values = merge_settings(values, read_toml(path, CONFIGS))
-    return Start(Settings(**with_overrides(values, overrides)))
+    settings = Settings(**with_overrides(values, overrides))
+    if PRETRAINED in values and not settings.is_tiny:
+        logger.info("a pretrained model: %s", describe_pretrained(values, overrides))
+    return Start(settings)
 
 
 def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Path:
@@ -86,6 +95,12 @@ def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Pa
             raise SettingsError(f"unknown {kind}, and {say_no_run(path)}")
         raise SettingsError(f"unknown {kind} {config!r}{did_you_mean(config, names)}")
     return folder / f"{config}.toml"
+
+
+def list_configs(folder: Path = CONFIGS) -> dict[str, str]:
+    """Returns the first line of each built-in config's comment, by the config's name."""
+    paths = sorted(folder.glob("*.toml"))
+    return {p.stem: p.read_text("utf-8").partition("\n")[0].removeprefix("# ") for p in paths}
 
 
 def find_run(path: Path) -> Path | None:
@@ -143,8 +158,10 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
         if ".".join(name.split(".")[:2]) not in setting_names():
             raise unknown_setting(name)
         if not _may_change(name):
+            nearest = get_close_matches(name, _list_changeable(), n=5, cutoff=0.0)
             raise SettingsError(
-                f"--resume may not change {name!r}; it may change {', '.join(_list_changeable())}"
+                f"--resume may not change {name!r}; it may change {', '.join(nearest)} and others "
+                "(docs/training/settings.md)"
             )
     before = read_config(run_dir)
     if not (is_checkpoint or list_checkpoints(run_dir / "checkpoints")):

@@ -1,6 +1,7 @@
 """The course of a run: evaluate, iterate, save, evaluate again."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -84,6 +85,9 @@ class RunLoop:
         before = self._algorithm.position
         metrics = self._train()
         step, settings = self._algorithm.iteration, self._settings
+        is_without_loss = math.isnan(metrics.get("train/policy_loss", 0.0))
+        if is_without_loss and metrics.get("train/grad_norm") == 0:
+            logger.info("iteration %d: no loss, as no group had two different returns", step)
         metrics |= self._alarms.look(step, metrics)
         interval = settings.evaluation.interval
         if interval and step % interval == 0 and not is_last:

@@ -3,8 +3,10 @@
 The warm start of the built-in model is its pretraining (`models.pretrain`).
 """
 
+import logging
 import time
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batche
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+
+logger = logging.getLogger(__name__)
+_SAYS_EVERY_S = 5.0
 
 
 def warm_start(settings: Settings, run_dir: Path, learner_class: type[LearnerActor]) -> Settings:
@@ -31,17 +36,31 @@ def warm_start(settings: Settings, run_dir: Path, learner_class: type[LearnerAct
         training = settings.training.model_copy(update={"teacher": None})  # it is not asked
         first = settings.model_copy(update={"training": training})
         with closing(LearnerGroup(first, learner_class)) as learners:
-            learners.call_all(LearnerActor.call_with, take_warm_start)
+            _take_steps(learners, settings.warm_start.num_steps)
             write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
     return settings.with_model(name=str(folder), adapter=None)
 
 
-def take_warm_start(actor: LearnerActor) -> None:
-    """Takes all steps of the adapter's warm start."""
+def take_warm_start_step(actor: LearnerActor) -> float:
+    """Takes the next step of the adapter's warm start, and returns its loss."""
     learner = actor.learner
-    batches = warm_start_batches(learner.settings, make_chat(learner.policy.base, learner.settings))
-    for _ in range(learner.settings.warm_start.num_steps):
-        learner.sft_update(learner.peers.of_first(lambda: next(batches)))
+    if actor.lessons is None:
+        chat = make_chat(learner.policy.base, learner.settings)
+        actor.lessons = warm_start_batches(learner.settings, chat)
+    metrics = learner.sft_update(learner.peers.of_first(partial(next, actor.lessons)))
+    return metrics["train/policy_loss"]
+
+
+def _take_steps(learners: LearnerGroup, num_steps: int) -> None:
+    """Takes a warm start's steps, and says how it goes, every few seconds."""
+    start_s = said_s = time.monotonic()
+    for step in range(1, num_steps + 1):
+        loss = learners.call_all(LearnerActor.call_with, take_warm_start_step)
+        now_s = time.monotonic()
+        if step == num_steps or now_s - said_s >= _SAYS_EVERY_S:
+            line = "warm start: step %d of %d, loss %.3f, %.0f s"
+            logger.info(line, step, num_steps, loss, now_s - start_s)
+            said_s = now_s
 
 
 def receive_oracle(actor: LearnerActor, first: int, num_groups: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Sections are one level deep, so that every setting has one dotted name (`trainin
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from difflib import get_close_matches
 from itertools import accumulate
 from operator import or_
 from pathlib import Path
@@ -27,7 +28,7 @@ from agentpeft.policies.settings.tasks import (
     EvaluationSettings,
     WarmStartSettings,
 )
-from agentpeft.policies.settings.toml import parse_value, read_toml, to_toml_value
+from agentpeft.policies.settings.toml import PRETRAINED, parse_value, read_toml, to_toml_value
 from agentpeft.policies.settings.training import TrainingSettings
 
 __all__ = [
@@ -280,21 +281,32 @@ def setting_names() -> list[str]:
 
 def unknown_setting(name: str) -> SettingsError:
     """Returns the error for a dotted name that is no setting's, or no longer one."""
-    from agentpeft.policies.settings.retired import RETIRED
+    from agentpeft.policies.settings.retired import OTHER_NAMES, RETIRED
 
+    names, leaf = setting_names(), name.rpartition(".")[2]
     if name in RETIRED:
         return SettingsError(f"{name} is no longer a setting: {RETIRED[name]}")
-    names = setting_names()
-    same_leaf = [n for n in names if n.rpartition(".")[2] == name.rpartition(".")[2]]
-    return SettingsError(f"unknown setting {name!r}{did_you_mean(name, same_leaf or names)}")
+    if name in SECTIONS:
+        hint = (
+            f": it is a section, of which {name}.{next(iter(SECTIONS[name].model_fields))} is one"
+        )
+    elif leaf in OTHER_NAMES:
+        hint = f": here it is {OTHER_NAMES[leaf]}"
+    else:
+        same_leaf = [known for known in names if known.rpartition(".")[2] == leaf]
+        sections = () if "." in name else SECTIONS
+        hint = did_you_mean(name, same_leaf or [*names, *sections])
+    return SettingsError(f"unknown setting {name!r}{hint}")
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Returns nested settings with `section.name=value` overrides applied.
 
-    A value is read as TOML, else as a bare word; empty is the default. Raises: SettingsError.
+    A value is read as TOML, else as a bare word; empty is the default. Where `values` have others
+    for pretrained models and the model is one, those are taken. Raises: SettingsError.
     """
     result = deepcopy(dict(values))
+    other = result.pop(PRETRAINED, None)
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals:
@@ -302,6 +314,12 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
         *path, leaf = parts = name.strip().split(".")
         section: Any = result
         for part in path:
+            if (
+                part == "reward"
+                and isinstance(section, dict)
+                and isinstance(section.get(part), str)
+            ):
+                section[part] = {"preset": section[part]}
             section = section.setdefault(part, {}) if isinstance(section, dict) else None
             if isinstance(section, list | tuple) and parts[:2] == ["warm_start", "env_kwargs"]:
                 section = section[0] if section else None  # later stages keep what the first has
@@ -310,7 +328,13 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
         section[leaf] = parse_value(text.strip())
         if not text.strip():
             del section[leaf]
-    return result
+    model = result.get("model")
+    name = model.get("name", "tiny") if isinstance(model, dict) else "tiny"
+    if name == "tiny":
+        return result
+    if isinstance(name, str) and get_close_matches(name, ["tiny"]) and not Path(name).exists():
+        raise SettingsError(f"model.name {name!r} is no folder; did you mean 'tiny'?")
+    return result if other is None else with_overrides(other, overrides)
 
 
 def _message(error: ValidationError) -> str:

@@ -136,7 +136,8 @@ class TinySettings(Section):
         if not run.is_tiny and self != TinySettings():
             yield (
                 f"the section tiny describes the built-in model, and model.name is "
-                f"{run.model.name!r}"
+                f"{run.model.name!r}: leave {', '.join(f'tiny.{name}' for name in self.changed())} "
+                f"out, as in agentpeft train quickstart model.name={run.model.name}"
             )
 
 

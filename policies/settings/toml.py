@@ -2,12 +2,12 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.core.errors import SettingsError, shown
 from agentpeft.policies.settings.environment_kwargs import mix_tables
 
 _ENVIRONMENT_KEYWORDS = (
@@ -17,6 +17,10 @@ _ENVIRONMENT_KEYWORDS = (
     ("evaluation", "env_kwargs"),
     ("curriculum", "stages"),
 )
+PRETRAINED = "pretrained"
+"""In a file about the built-in model: the table of what another model takes in its place."""
+_OF_BUILT_IN = ("base", "tiny", "warm_start", "env_runners", "training")
+"""What such a file says of the built-in model alone; the rest is about its tasks."""
 
 
 def read_toml(
@@ -27,6 +31,10 @@ def read_toml(
     Several `[[environment]]` tables are the sources of one mixture. A base is a file
     (`base = "mine.toml"`, beside this one) or the name of one in `presets` (`base = "db_bench"`).
     `above` are the files that build on this one. Raises: SettingsError.
+
+    A file about the built-in model may have a table `pretrained`, with a `base` of its own. Then
+    the result has all settings once more below that name, for any other model: of this file those
+    of its tasks, over the table's base, and below the table's own.
     """
     own = Path(path).resolve()
     try:
@@ -35,15 +43,28 @@ def read_toml(
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
     if isinstance(values.get("environment"), list):
         values["environment"] = mix_tables(values["environment"])
+    if PRETRAINED in values:
+        table = values.pop(PRETRAINED)
+        if not isinstance(table, dict):
+            raise SettingsError(f"{path}: {PRETRAINED} must be a table, got {shown(table)}")
+        tasks = {name: value for name, value in values.items() if name not in _OF_BUILT_IN}
+        values[PRETRAINED] = _over_base(_merge(deepcopy(tasks), table), own, presets, above)
+    return _over_base(values, own, presets, above)
+
+
+def _over_base(
+    values: dict[str, Any], own: Path, presets: Path | None, above: tuple[Path, ...]
+) -> dict[str, Any]:
+    """Returns a file's values over those of its `base`. Raises: SettingsError."""
     base = values.pop("base", None)
     if base is None:
         return values
     if not isinstance(base, str) or not base:
-        raise SettingsError(f"{path}: base must be a config's name or file, got {base!r:.60}")
+        raise SettingsError(f"{own}: base must be a config's name or file, got {base!r:.60}")
     folder = own.parent if presets is None or base.endswith(".toml") else presets
     below = (folder / f"{base.removesuffix('.toml')}.toml").resolve()
     if below in (own, *above):
-        raise SettingsError(f"{path}: base {base!r} leads back to {below.name}")
+        raise SettingsError(f"{own}: base {base!r} leads back to {below.name}")
     return merge_settings(read_toml(below, presets, (own, *above)), values)
 
 
@@ -52,14 +73,47 @@ def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
 
     Of a warm start's stages, keywords that are no list are the first stage's.
 
-    Where it names another environment, the keywords for the one of `below` are left out.
+    Where it names another environment, the keywords for the one of `below` are left out. What
+    either has for pretrained models is merged alike.
     """
+    if PRETRAINED in {*below, *above}:
+        sides = dict(below), dict(above)
+        others = [side.pop(PRETRAINED, side) for side in sides]
+        return {**merge_settings(*sides), PRETRAINED: merge_settings(*others)}
     result = deepcopy(dict(below))
     env_id = _table(above, "environment").get("id")
     if env_id not in (None, _table(below, "environment").get("id")):
         for section, key in _ENVIRONMENT_KEYWORDS:
             _table(result, section).pop(key, None)
     return _merge(result, above)
+
+
+def describe_pretrained(values: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """Returns which settings a pretrained model leaves out, and which it takes but `overrides`."""
+    after = values[PRETRAINED]
+    old, new = dict(_flatten({**values, PRETRAINED: {}})), dict(_flatten(after))
+    overridden = {override.partition("=")[0].strip() for override in overrides}
+    left_out = [
+        name if name.partition(".")[0] in after else name.partition(".")[0]
+        for name in old.keys() - new.keys()
+    ]
+    taken = [
+        f"{name}={to_toml_value(value)}"
+        for name, value in new.items()
+        if old.get(name) != value and name not in overridden
+    ]
+    return (
+        f"left out what is for the built-in model ({', '.join(sorted({*left_out}))}); "
+        f"took {' '.join(taken)}"
+    )
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory, gettempdir
@@ -39,6 +39,8 @@ class LearnerActor(Actor):
 
     learner: Learner
     received: Sequence[EpisodeGroup] = ()
+    lessons: Iterator[list[EpisodeGroup]] | None = None
+    """The warm start's coming batches, once it has begun."""
 
     def make(self, settings: Settings) -> None:
         """Loads the model, attaches its adapter, and meets the other learners."""

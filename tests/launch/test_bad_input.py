@@ -6,6 +6,7 @@ import time
 from importlib.metadata import distributions
 
 import pytest
+from qwen_model import save_qwen
 from tiny_run import ANOTHER_MODEL
 
 from agentpeft.launch.train import main
@@ -105,6 +106,50 @@ def test_there_are_many_of_them():
 )
 def test_what_cannot_work_is_refused_before_anything_starts(refused, arguments, message):
     assert message in refused("tiny.toml", *arguments)
+    assert message in refused("tiny.toml", *arguments, "--dry-run")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder with a model, one without a chat template, and one whose config is broken."""
+    folder = tmp_path_factory.mktemp("models")
+    save_qwen(folder / "own")
+    save_qwen(folder / "plain", template=None)
+    (save_qwen(folder / "broken") / "config.json").write_text("{")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["output.dir=/proc/x"], "output.dir: cannot write into /proc"),
+        (["output.dir=tiny.toml"], "output.dir: cannot write into"),
+        (["callbacks=nowhere:Mine"], "No module named 'nowhere'"),
+        (["training.chats=no.jsonl", "warm_start.num_steps=2"], "no.jsonl: no such file"),
+        (["environment.kwargs.data=no.jsonl", "evaluation.num_tasks=0"], "no task file"),
+        (["evaluation.env_kwargs.num_digits=many"], "num_digits must be an integer"),
+        (["warm_start.num_steps=2", "warm_start.env_kwargs.num_digits=many"], "num_digits must be"),
+        (
+            ["warm_start.num_steps=2", "environment.id=CartPole-v1", "environment.kwargs="],
+            "no Text",
+        ),
+        (["lora.target_modules=['nowhere']"], "('nowhere',) names no linear layer"),
+        (["lora.orthogonal_to=['nowhere']"], "lora.orthogonal_to 'nowhere' is no folder"),
+        (["training.teacher=./nowhere"], "training.teacher './nowhere' has no weights nor config"),
+        (["tiny.hidden_size=16384", "tiny.num_layers=60"], "the weights alone need"),
+        (["learners.num_gpus_per_learner=1000"], "the config asks for 1000 GPU(s)"),
+        ([*ANOTHER_MODEL, "model.name=MODELS/plain"], "no chat template; set model.use_chat"),
+        ([*ANOTHER_MODEL, "model.name=MODELS/broken"], "model.name 'MODELS/broken': "),
+        (
+            [*ANOTHER_MODEL, "model.name=MODELS/own", "model.chat_template_kwargs={a=1}"],
+            "the chat template does not read 'a'",
+        ),
+    ],
+)
+def test_a_dry_run_finds_what_would_end_a_run_soon(refused, models, arguments, message):
+    words = [word.replace("MODELS", str(models)) for word in arguments]
+    line = refused("tiny.toml", *words, "--dry-run")
+    assert message.replace("MODELS", str(models)) in line
 
 
 def test_four_bits_without_their_package_are_refused_before_anything_starts(refused, monkeypatch):

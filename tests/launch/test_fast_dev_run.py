@@ -4,6 +4,7 @@ import json
 from typing import get_args
 
 import pytest
+from qwen_model import save_qwen
 
 from agentpeft.launch.run.fast_dev_run import shorten
 from agentpeft.launch.run.metric_writers import read_metrics
@@ -42,6 +43,19 @@ def test_settings_that_lean_on_each_other_stay_valid(values):
     short = shorten(Settings(**values))
     assert short == shorten(short)
     assert short.training.num_groups >= short.learners.num_learners
+
+
+def test_a_preset_of_the_built_in_model_trains_another(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_qwen(tmp_path / "own")
+    words = ["model.name=own", "warm_start.num_steps=2", "learners.gradient_checkpointing=false"]
+    own = ["env_runners.num_env_runners=0", "num_threads=1"]
+    assert main(["arithmetic_add", "--fast-dev-run", *words, *own]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (tmp_path / last["adapter"] / "adapter_config.json").is_file()
+    (run_dir,) = (tmp_path / "outputs" / "arithmetic_add-fast-dev-run").iterdir()
+    log = (run_dir / "logs" / "train.log").read_text("utf-8")
+    assert "warm start: step 2 of 2, loss " in log
 
 
 def test_it_touches_everything_in_a_folder_of_its_own(tmp_path, monkeypatch, capsys):

@@ -18,7 +18,7 @@ from process_parts import children_of, read_processes, seconds_until_gone
 from agentpeft.launch.costs.resources import describe_memory, estimate_memory
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.metric_writers import read_metrics
-from agentpeft.launch.run.run_folder import CONFIGS, read_start
+from agentpeft.launch.run.run_folder import CONFIGS, list_configs, read_start
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpointing.checkpoints import checkpoint_path, list_checkpoints
 from agentpeft.policies.settings.config import LearnerSettings, Settings
@@ -124,6 +124,44 @@ def test_a_dry_run_prints_the_settings_as_toml_and_the_memory(config, tmp_path, 
     for part in ("base_weights", "adapter", "optimizer", "kv_cache", "activations"):
         assert f"#   {part}" in printed
     assert not (tmp_path / "outputs").exists()
+
+
+def test_a_dry_run_says_with_what_too_large_a_run_would_fit(config, capsys):
+    many = "env_runners.max_concurrent_episodes=1000000"
+    assert main([config, many, "--dry-run"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("# memory: up to ")
+    assert last.endswith(" times what this machine has: set env_runners.max_concurrent_episodes=32")
+
+
+def test_train_alone_lists_the_configs(config, capsys):
+    assert main([]) == 2
+    usage, *lines = capsys.readouterr().out.splitlines()
+    assert usage.startswith("agentpeft train CONFIG")
+    assert [line.split()[0] for line in lines] == sorted(
+        path.stem for path in CONFIGS.glob("*.toml")
+    )
+    assert all(line.endswith((".", ":")) or line[-1].isalnum() for line in lines)
+
+
+BUILT_IN = [name for name in list_configs() if read_start([name], []).settings.is_tiny]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_preset_takes_another_model(name, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
+    settings = read_start([name], ["model.name=a/b", "training.num_groups=3"]).settings
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "left out what is for the built-in model" in line and " training.lr=" in line
+    assert "num_groups" not in line and settings.training.num_groups == 3
+    built_in = read_start([name], []).settings
+    assert settings.environment.id == built_in.environment.id
+    assert settings.environment.kwargs["prompt"] == "full"
+    assert settings.environment.kwargs.get("format") in (None, "plain")
+    assert settings.env_runners.max_context_tokens == 2048 and settings.training.lr <= 1e-4
+    assert settings.warm_start.num_steps == 0 and settings.experiment == name
+    assert settings.evaluation.env_kwargs == built_in.evaluation.env_kwargs
 
 
 def test_the_memory_of_a_tiny_model_is_counted_by_hand():

@@ -8,7 +8,7 @@ import pytest
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
 from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
-from agentpeft.policies.settings.retired import RETIRED
+from agentpeft.policies.settings.retired import OTHER_NAMES, RETIRED
 from agentpeft.policies.settings.toml import read_toml
 
 
@@ -68,6 +68,50 @@ def test_a_file_builds_on_another(tmp_path):
     other = Settings.from_toml(tmp_path / "other.toml")
     assert other.environment.kwargs == {"max_turns": 2}  # those of another one are no use to it
     assert other.training.lr == 1e-3
+
+
+BUILT_IN = """
+base = "sizes.toml"
+tiny = {num_layers = 2}
+warm_start = {num_steps = 90, promote_at = 0.5, env_kwargs = [{}, {num_digits = 2}]}
+environment = {kwargs = {num_digits = 3, prompt = "compact"}}
+training = {lr = 1e-2}
+pretrained = {base = "any.toml", environment.kwargs.prompt = "full"}
+"""
+
+
+def test_another_model_takes_the_settings_for_pretrained_ones_of_a_base(tmp_path):
+    (tmp_path / "sizes.toml").write_text("training = {group_size = 4}")
+    (tmp_path / "any.toml").write_text(
+        'model = {name = "of/any"}\nexperiment = "any"\ntraining = {lr = 1e-4, num_groups = 2}'
+    )
+    (tmp_path / "built_in.toml").write_text(BUILT_IN)
+    (tmp_path / "mine.toml").write_text('base = "built_in.toml"\ntraining = {num_groups = 3}')
+    mine = tmp_path / "mine.toml"
+    built_in = Settings.from_toml(mine)
+    assert (built_in.tiny.num_layers, built_in.warm_start.num_steps) == (2, 90)
+    assert (built_in.training.lr, built_in.training.num_groups) == (1e-2, 3)
+    assert built_in.environment.kwargs == {"num_digits": 3, "prompt": "compact"}
+    assert Settings.from_toml(mine, ["model.name=tiny"]) == built_in
+    words = ["model.name=a/b", "environment.kwargs.max_turns=2"]
+    other = Settings.from_toml(mine, words)
+    mine.write_text(mine.read_text() + '\n[model]\nname = "a/b"')
+    assert Settings.from_toml(mine, words[1:]) == other
+    assert Settings(**tomllib.loads(other.to_toml())) == other
+    assert (other.model.name, other.experiment) == ("a/b", "any")
+    assert not (other.tiny.changed() or other.warm_start.changed())
+    training = other.training
+    assert (training.lr, training.num_groups, training.group_size) == (1e-4, 3, 4)
+    assert other.environment.kwargs == {"num_digits": 3, "prompt": "full", "max_turns": 2}
+    with pytest.raises(SettingsError, match=r"leave tiny.num_layers out, as in agentpeft train"):
+        Settings.from_toml(mine, ["tiny.num_layers=3"])
+
+
+def test_a_preset_s_settings_for_pretrained_models_are_a_table(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text("pretrained = 3")
+    with pytest.raises(SettingsError, match="pretrained must be a table, got 3"):
+        Settings.from_toml(path)
 
 
 SOURCES = """
@@ -188,7 +232,9 @@ def test_settings_survive_toml_and_pickle():
         ("training.group_sise=2", "did you mean 'training.group_size'?"),
         ("sampling.temperature=1", "did you mean 'env_runners.temperature'?"),
         ("sead=1", "unknown setting 'sead'; did you mean 'seed'?"),
-        ("training=5", "unknown setting 'training'"),
+        ("training=5", "unknown setting 'training': it is a section"),
+        ("trainning=5", "unknown setting 'trainning'; did you mean 'training'?"),
+        ("model.name=tinny", "model.name 'tinny' is no folder; did you mean 'tiny'?"),
         ("seed.x=5", "unknown setting 'seed.x'"),
         ("training.x=", "unknown setting 'training.x'"),
         ("training.lr", "written section.name=value, got 'training.lr'"),
@@ -219,6 +265,17 @@ def test_a_name_that_was_a_setting_is_answered_with_what_to_do_instead(name):
     section, _, key = name.partition(".")
     with pytest.raises(SettingsError, match="is no longer a setting"):
         Settings(**{section: {key: 1}})
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_a_name_of_another_library_is_answered_with_ours(name):
+    with pytest.raises(SettingsError) as error:
+        settings(f"trainer.{name}=1")
+    assert str(error.value) == f"unknown setting 'trainer.{name}': here it is {OTHER_NAMES[name]}"
+    ours = OTHER_NAMES[name].split(".")
+    assert ".".join(ours[:2]) in setting_names()
+    taken = {known.rpartition(".")[2] for known in setting_names()} - {"batch_size"}
+    assert name not in taken  # which is suggested by itself, whatever the section
 
 
 def test_the_settings_that_replaced_others_are_there():
@@ -308,6 +365,8 @@ def test_the_settings_that_replaced_others_are_there():
         ("model.name=a/b tiny.num_layers=2", "describes the built-in model"),
         ("tiny.hidden_size=30", "tiny.hidden_size: input should be a multiple of 8, got 30"),
         ("environment.id=AgentPEFT/DBBnch-v0", "did you mean 'AgentPEFT/DBBench-v0'?"),
+        ("environment.id=AgentPEFT/Nope-v0", "; known: AgentPEFT/Arithmetic-v0, "),
+        ("environment.id=Nope-v0", "; known: AgentPEFT/Arithmetic-v0, "),
         ("environment.id=CartPole-v9", "did you mean 'CartPole-v1'?"),
         ("environment.id=no_such_module:Env-v0", "No module named 'no_such_module'"),
     ],

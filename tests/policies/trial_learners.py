@@ -14,7 +14,7 @@ from small_model import SMALL
 
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers
-from agentpeft.policies.loop.imitation import receive_oracle, take_warm_start
+from agentpeft.policies.loop.imitation import receive_oracle, take_warm_start_step
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.settings.config import Settings, with_overrides
@@ -77,7 +77,9 @@ def imitate(peers, overrides=()):
 def warm_start(peers, overrides=()):
     own = ("warm_start.num_steps=2", "warm_start.batch_size=4", *overrides)
     learner = make_anew(peers, own)
-    take_warm_start(act(learner))
+    actor = act(learner)
+    for _ in range(2):
+        take_warm_start_step(actor)
     return learner.version, flat_weights(learner)
 
 
