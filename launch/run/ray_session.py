@@ -20,6 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 
 import agentpeft
 from agentpeft.envs import SettingsError
+from agentpeft.envs.core.errors import user_folders
 from agentpeft.launch.run.ray_folder import ray_folder
 from agentpeft.policies.errors import RayHangsError, TrainingError
 from agentpeft.policies.workers.time_limits import RAY_START_S, await_interrupted, within
@@ -131,32 +132,41 @@ def _is_not_about_signals(record: logging.LogRecord) -> bool:
 
 
 def _runtime_env(address: str) -> dict[str, object]:
-    """Returns what lets workers import the rooms; nothing where the package is installed.
+    """Returns what lets workers import the rooms, and the modules that settings name.
 
-    Other machines of a cluster that was joined get the folders, unless a job brings them.
+    Other machines of a cluster that was joined get the rooms, unless they have them installed or a
+    job brings them; users' modules are found there where the folders are shared.
     """
     if address == "local":
         return {"worker_process_setup_hook": _importer(str(Path(agentpeft.__file__).parents[1]))}
-    installed = [Path(str(d.locate_file(""))) for d in distributions(name="agentpeft")]
-    if any(folder.resolve() != ROOT for folder in installed) or is_in_ray_copy(ROOT):
+    if is_in_ray_copy(ROOT):
         return {}
-    return {"working_dir": str(ROOT)}
+    installed = [Path(str(d.locate_file(""))) for d in distributions(name="agentpeft")]
+    uploaded = (
+        {} if any(folder.resolve() != ROOT for folder in installed) else {"working_dir": str(ROOT)}
+    )
+    return {"worker_process_setup_hook": _importer(None), **uploaded}
 
 
-def _importer(folder: str) -> Callable[[], None]:
-    """Returns what imports this process's own package in a worker; a closure goes by value.
+def _importer(package: str | None) -> Callable[[], None]:
+    """Returns what a worker runs first; a closure goes by value.
 
-    Ray puts the present folder first on a worker's path, and a checkout there has the package too.
+    It adds the folders of users' modules, and imports the package from this process's own folder:
+    Ray puts the present folder first on a worker's path, and a checkout there has it too. None: the
+    package that the worker finds.
     """
+    folders = list(user_folders)
 
     def import_own() -> None:
         import sys
 
-        sys.path.insert(0, folder)
-        try:
-            import agentpeft  # noqa: F401
-        finally:
-            sys.path.remove(folder)
+        sys.path += [folder for folder in folders if folder not in sys.path]
+        if package is not None:
+            sys.path.insert(0, package)
+            try:
+                import agentpeft  # noqa: F401
+            finally:
+                sys.path.remove(package)
 
     return import_own
 

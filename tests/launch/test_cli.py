@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tiny_run import TINY
 
+import agentpeft
 from agentpeft.launch.cli import COMMANDS, main
 from agentpeft.launch.run.command_line import CommandLine
 
@@ -37,6 +38,11 @@ def test_help_names_all_commands_without_loading_them():
     done = run(before=f"import atexit; atexit.register(lambda: print({loaded}))")
     assert done.returncode == 0 and done.stdout.endswith("set()\n")
     assert all(f"│ {name} " in done.stdout for name in COMMANDS)
+
+
+def test_the_version_is_the_package_s(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"agentpeft {agentpeft.__version__}\n"
 
 
 def test_every_command_has_its_own_help_that_needs_no_torch():

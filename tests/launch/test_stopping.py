@@ -87,7 +87,7 @@ def start(tmp_path):
 
     def run(*arguments, prefix=(), **streams):
         command = [*prefix, sys.executable, str(ROOT / "launch/train.py"), "tiny.toml", *arguments]
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
         started.append(
             subprocess.Popen(
