@@ -39,10 +39,9 @@ PYTHON = tracked("*.py")
 ROOM_FILES = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ROOMS]
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PYTHON}
 
-SCRIPTS = [
-    path for path in ROOM_FILES if "python launch/" in (ast.get_docstring(TREES[path]) or "")
-]
-"""What is run by its path; `cli` is a command of its own."""
+SCRIPTS = [path for path in ROOM_FILES if path.parent == ROOT / "launch" and path.stem[:2] != "__"]
+SCRIPTS.remove(ROOT / "launch" / "cli.py")
+"""What may be run by its path; `cli` is the command."""
 
 every_file = pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
 every_room_file = pytest.mark.parametrize(

@@ -84,4 +84,4 @@ class SortEnv(TextEnv[SortTask]):
         return [task.answer]
 
 
-gymnasium.register("SortEnv-v0", entry_point=SortEnv)
+gymnasium.register("SortEnv-v0", entry_point=f"{__name__}:SortEnv")

@@ -114,9 +114,9 @@ def _train(
         results = run_trials(settings, names, folder, storage)
     runs = []
     for name, change, result in zip(names, changes, results, strict=True):
-        before, after = read_run(folder / name, may_be_new=True).evaluations()
-        rates = [row.get("eval/success_rate") for row in (before, after)]
-        runs.append(SweptRun(shown(folder / name), change, *rates, *result))
+        first, last = read_run(folder / name, may_be_new=True).evaluations()
+        before, after = (row.get("eval/success_rate") for row in (first, last))
+        runs.append(SweptRun(shown(folder / name), change, before, after, *result))
     return runs
 
 

@@ -35,8 +35,12 @@ class AlgorithmTrainable(tune.Trainable):
     `evaluation.interval`.
     """
 
-    to_settings: ClassVar[Callable[[Mapping[str, Any]], Settings]]
     folder: ClassVar[Path | None] = None
+
+    @staticmethod
+    def to_settings(config: Mapping[str, Any]) -> Settings:
+        """Returns a trial's settings. Raises: SettingsError."""
+        return Settings(**config)
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
@@ -101,10 +105,10 @@ class AlgorithmTrainable(tune.Trainable):
 class _Told(tune.Callback):
     """Prints a line for each trial that has ended."""
 
-    def on_trial_complete(self, *, trial: Any, **_: Any) -> None:
+    def on_trial_complete(self, *_: Any, trial: Any, **__: Any) -> None:  # type: ignore[override]
         print(f"{trial}: done", file=sys.stderr, flush=True)
 
-    def on_trial_error(self, *, trial: Any, **_: Any) -> None:
+    def on_trial_error(self, *_: Any, trial: Any, **__: Any) -> None:  # type: ignore[override]
         print(f"{trial}: failed", file=sys.stderr, flush=True)
 
 
@@ -115,14 +119,15 @@ def run_trials(
 
     Returns the seconds of each, and why it has no end, in one line; None where it has.
     """
-    results = tune.Tuner(
+    tuner = tune.Tuner(
         make_trainable(lambda config: settings[config["run"]], folder),
         param_space={"run": tune.grid_search(list(range(len(settings))))},
         tune_config=tune.TuneConfig(trial_name_creator=lambda trial: names[trial.config["run"]]),
         run_config=tune.RunConfig(storage_path=str(storage), verbose=0, callbacks=[_Told()]),
-    ).fit()
+    )
+    results = tuner.fit()
     ends: list[tuple[float | None, str | None]] = [(None, "it has not begun")] * len(settings)
-    for result in results:
+    for result in map(results.__getitem__, range(len(results))):
         metrics = result.metrics or {}
         error = None if metrics.get("done") else "it was stopped"
         if result.error is not None:

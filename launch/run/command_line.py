@@ -46,8 +46,8 @@ SettingsWords = Annotated[
     list[str] | None,
     Argument(
         metavar="CONFIG|KEY=VALUE",
-        help="Names in launch/configs (quickstart) or TOML files, a later one over the earlier; "
-        "then dotted settings.",
+        help="Presets (`agentpeft configs`), TOML files or an environment's id, a later one over "
+        "the earlier; then dotted settings.",
     ),
 ]
 """The positional words of a command that takes settings; None without any."""

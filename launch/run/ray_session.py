@@ -21,17 +21,21 @@ from ray.exceptions import RayError, RayTaskError
 import agentpeft
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import user_folders
-from agentpeft.launch.run.ray_folder import ray_folder
+from agentpeft.launch.run.ray_folder import is_in_ray_copy, ray_folder, say_over
+from agentpeft.launch.run.standard_streams import show_progress
 from agentpeft.policies.errors import RayHangsError, TrainingError
 from agentpeft.policies.workers.time_limits import RAY_START_S, await_interrupted, within
 
-__all__ = ["RayError", "is_in_ray_copy", "ray_session", "say_cause"]
+__all__ = ["RayError", "ray_session", "say_cause"]
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
 _SHUTDOWN_S = 10.0
-_COPIES = "working_dir_files"
-"""The folder in which Ray keeps its temporary copies of uploaded working directories."""
+_ASIDE = {
+    "ray._private.worker": "SIGTERM handler is not set",
+    "ray._private.authentication.authentication_token_setup": "Token authentication is enabled",
+}
+"""What no reader needs, by the name of the logger that says it."""
 
 
 @contextmanager
@@ -47,7 +51,9 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    logging.getLogger("ray._private.worker").addFilter(_is_not_about_signals)
+    for name in _ASIDE:
+        logging.getLogger(name).addFilter(_is_for_readers)
+    show_progress("starting Ray (10 to 60 s)")
     with ExitStack() as stack:
         folder = None
         if address == "local":  # whose GCS does not come back, once it is gone
@@ -64,6 +70,7 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
             raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
         logger.info("%s Ray (%s)", "started" if address == "local" else "joined", address)
         yield
+        say_over()
 
 
 def _start(address: str, folder: Path | None) -> None:
@@ -126,9 +133,9 @@ def _shut_down() -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _is_not_about_signals(record: logging.LogRecord) -> bool:
-    """Returns False for Ray's warning that it has left our signals' handlers alone."""
-    return "SIGTERM handler is not set" not in record.getMessage()
+def _is_for_readers(record: logging.LogRecord) -> bool:
+    """Returns False for what Ray says of our signals' handlers, and of its tokens being in use."""
+    return not any(text in record.getMessage() for text in _ASIDE.values())
 
 
 def _runtime_env(address: str) -> dict[str, object]:
@@ -169,11 +176,6 @@ def _importer(package: str | None) -> Callable[[], None]:
                 sys.path.remove(package)
 
     return import_own
-
-
-def is_in_ray_copy(path: Path) -> bool:
-    """Returns whether `path` lies in Ray's temporary copy of a working directory."""
-    return _COPIES in path.parts
 
 
 def say_cause(error: BaseException) -> str:

@@ -37,8 +37,8 @@ def read_toml(
         values = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
-    for folder in _find_module_folders(text) or [str(own.parent)]:
-        add_user_folder(Path(folder))
+    for modules in _find_module_folders(text) or [own.parent]:
+        add_user_folder(modules)
     if isinstance(values.get("environment"), list):
         values["environment"] = mix_tables(values["environment"])
     base = values.pop("base", None)
@@ -58,10 +58,10 @@ def note_module_folders() -> str:
     return f"{_MODULE_FOLDERS}{os.pathsep.join(user_folders)}\n" if user_folders else ""
 
 
-def _find_module_folders(text: str) -> list[str]:
+def _find_module_folders(text: str) -> list[Path]:
     for line in text.splitlines():
         if line.startswith(_MODULE_FOLDERS):
-            return line.removeprefix(_MODULE_FOLDERS).split(os.pathsep)
+            return [Path(folder) for folder in line[len(_MODULE_FOLDERS) :].split(os.pathsep)]
     return []
 
 
