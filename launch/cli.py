@@ -1,7 +1,8 @@
-"""The one command `agentpeft`: every command of `launch/` and `apps/` by its name.
+"""Trains LLM agents by reinforcement learning, and does what comes before and after.
 
 ```sh
 agentpeft train quickstart
+agentpeft init-env my_env.py
 agentpeft train --help
 agentpeft completion bash >> ~/.bash_completion
 ```
@@ -26,17 +27,17 @@ COMMANDS = {
     "train": ("launch.train", "Trains a policy: LoRA weights by reinforcement learning."),
     "evaluate": (
         "launch.evaluate",
-        "Plays held-out tasks: models, adapters, endpoints, baselines.",
+        "Plays evaluation tasks: models, adapters, endpoints, baselines.",
     ),
     "merge": ("launch.merge", "Makes one model of an adapter and its base, and checks it."),
     "sweep": ("apps.sweep.sweep", "Trains with each of several settings, and compares the runs."),
     "lifelong": (
         "apps.lifelong.lifelong",
-        "Learns a sequence of stages by several methods; what each forgets.",
+        "Learns a sequence of stages by several methods, and what each forgets.",
     ),
     "why": ("apps.lab.why", "Explains how a run went, and which setting to turn."),
-    "watch": ("apps.lab.watch", "Shows a run in the terminal, as it goes or again."),
-    "diff": ("apps.lab.diff", "Compares two runs: settings, curves, and where they part."),
+    "watch": ("apps.lab.watch", "Shows a run in the terminal, live or replayed."),
+    "diff": ("apps.lab.diff", "Compares two runs: settings, curves, and where they diverge."),
     "replay": (
         "apps.lab.playing.replay",
         "Plays a recorded episode again, or another way from a turn on.",

@@ -24,7 +24,7 @@ _LONGEST = f"/{_PREFIX}12345678/session_2026-01-01_00-00-00_000000_1234567/socke
 _MAX_SOCKET_PATH = 107
 """Bytes in the path of a Unix socket; Ray does not start with a longer one."""
 _GRACE_S = 5.0
-_OVER, _GOODBYE = b"over", b"ended"
+OVER, GOODBYE = b"over", b"ended"
 _COPIES = "working_dir_files"
 """The folder in which Ray keeps its temporary copies of uploaded working directories."""
 _sweepers: list["subprocess.Popen[bytes]"] = []
@@ -35,17 +35,8 @@ def is_in_ray_copy(path: Path) -> bool:
     return _COPIES in path.parts
 
 
-def say_over() -> None:
-    """Tells the sweeper that all is done and saved, and what follows is Ray's end."""
-    _tell_sweepers(_OVER)
-
-
-def say_goodbye() -> None:
-    """Tells the sweeper that this process ends on purpose, without leaving `ray_folder`."""
-    _tell_sweepers(_GOODBYE)
-
-
-def _tell_sweepers(word: bytes) -> None:
+def tell_sweeper(word: bytes) -> None:
+    """Says how far this process is: `OVER`, all is saved and Ray ends; `GOODBYE`, it ends too."""
     for sweeper in _sweepers:
         if sweeper.stdin is not None:
             with suppress(OSError):
@@ -75,7 +66,7 @@ def ray_folder(logs: Path) -> Iterator[Path]:
         finally:
             # Ray that hangs would end this process with a status of its own, once it is killed:
             # the sweeper then waits for this process's end, which closes its standard input too
-            say_goodbye()
+            tell_sweeper(GOODBYE)
             _sweepers.remove(sweeper)
             if not is_hanging():
                 sweeper.communicate()
@@ -119,7 +110,7 @@ def _leads_into(folder: str, file: Path) -> bool:
 
 def _sweep(folder: str, driver: int, run_dir: str) -> None:
     told = sys.stdin.buffer.read()
-    if not told.endswith(_GOODBYE):
+    if not told.endswith(GOODBYE):
         end = "the run has ended without a word (it was killed, or Ray's core has ended it since "
         end += "its raylet was gone)"
         if told:

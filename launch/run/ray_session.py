@@ -21,7 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 import agentpeft
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import user_folders
-from agentpeft.launch.run.ray_folder import is_in_ray_copy, ray_folder, say_over
+from agentpeft.launch.run.ray_folder import OVER, is_in_ray_copy, ray_folder, tell_sweeper
 from agentpeft.launch.run.standard_streams import show_progress
 from agentpeft.policies.errors import RayHangsError, TrainingError
 from agentpeft.policies.workers.time_limits import RAY_START_S, await_interrupted, within
@@ -70,7 +70,7 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
             raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
         logger.info("%s Ray (%s)", "started" if address == "local" else "joined", address)
         yield
-        say_over()
+        tell_sweeper(OVER)
 
 
 def _start(address: str, folder: Path | None) -> None:

@@ -12,6 +12,7 @@ from agentpeft.apps.init_env.init_env import main
 
 ROOT = Path(__file__).parents[2]
 SHORT = ["warm_start.num_steps=5", "training.num_iterations=1", "training.num_groups=2"]
+SHORT += ["evaluation.num_tasks=4", "num_threads=1"]
 
 
 def test_what_it_writes_has_the_name_that_was_asked_for(tmp_path, monkeypatch, capsys):
@@ -46,15 +47,22 @@ def test_a_name_that_cannot_be_taken_leaves_nothing(name, message, tmp_path, mon
 
 
 @pytest.mark.slow
-def test_what_it_writes_passes_its_test_and_trains_and_resumes_from_any_folder(tmp_path):
-    """In Ray's workers too, whose path the folder of the settings is on."""
+@pytest.mark.timeout(600)
+def test_what_it_writes_passes_its_test_and_trains_and_plays_from_any_folder(tmp_path):
+    """In Ray's workers too; the run knows where its environment is."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "AGENTPEFT_CACHE": str(tmp_path / "cache")}
 
     def run(*command, folder="."):
         (tmp_path / folder).mkdir(exist_ok=True)
         words = [sys.executable, "-P", "-m", *command]
         done = subprocess.run(
-            words, cwd=tmp_path / folder, env=env, capture_output=True, text=True, check=False
+            words,
+            cwd=tmp_path / folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()
@@ -65,6 +73,5 @@ def test_what_it_writes_passes_its_test_and_trains_and_resumes_from_any_folder(t
     train = [agentpeft, "train", "../games/my_env.toml", "env_runners.num_env_runners=1", *SHORT]
     summary = json.loads(run(*train, folder="runs")[-1])
     adapter = tmp_path / "runs" / summary["adapter"]
-    resume = ["--resume", str(adapter.parents[2]), "training.num_iterations=2"]
-    lines = run(agentpeft, "train", *resume, folder="elsewhere")
-    assert "checkpoint-000002" in json.loads(lines[-1])["adapter"]
+    lines = run(agentpeft, "play", str(adapter.parents[2]), folder="elsewhere")
+    assert "MyEnv-v0" in lines[0] and lines[-1] == "left; turns played: 0"

@@ -59,7 +59,7 @@ class Truncates(EchoEnv):
 @pytest.mark.parametrize(
     ("env_class", "message"),
     [
-        (HidesTheLimit, "does not state the turn limit 3: let _begin return it"),
+        (HidesTheLimit, "does not state the turn limit 3: let _begin return a text"),
         (RewardsSilence, "empty actions end in success"),
         (OracleFails, "oracle actions for 'echo/.*' end in ongoing"),
         (Forgets, "Deterministic step observations"),

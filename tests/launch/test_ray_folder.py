@@ -31,7 +31,7 @@ def test_a_path_that_is_too_long_for_sockets_is_left_for_another(tmp_path, monke
 
 
 ENDS = [
-    "say_over(); os.kill(os.getpid(), 15)",
+    "tell_sweeper(OVER); os.kill(os.getpid(), 15)",
     "os._exit(1)",
     "os.kill(os.getpid(), 9)",
     "pass",
@@ -44,13 +44,13 @@ def test_a_run_that_ends_without_a_word_is_told_of(tmp_path: Path, ends: str) ->
     script = f"""
 import os
 from pathlib import Path
-from agentpeft.launch.run.ray_folder import ray_folder, say_over
+from agentpeft.launch.run.ray_folder import OVER, ray_folder, tell_sweeper
 with ray_folder(Path({str(tmp_path / "run/logs/ray")!r})):
     {ends}
 """
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ends.startswith("say_over"):
+    if ends.startswith("tell_sweeper"):
         assert ended.stderr.startswith(
             "error: stopped, as by SIGTERM, while Ray shut down; the run"
         )
