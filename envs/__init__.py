@@ -23,7 +23,7 @@ if _HAS_GYMNASIUM:
     from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
 
 if TYPE_CHECKING:
-    from agentpeft.envs.core.checking import check_text_env
+    from agentpeft.envs.core.checking import EnvContractError, check_text_env
     from agentpeft.envs.core.vector import TextVectorEnv
     from agentpeft.envs.tasks.streams import Stage, TaskStream
 
@@ -31,6 +31,7 @@ __all__ = [
     "ENV_IDS",
     "REWARD_PRESETS",
     "DataError",
+    "EnvContractError",
     "EnvFault",
     "Episode",
     "EpisodeConfig",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "EnvContractError": "core.checking",
     "Stage": "tasks.streams",
     "TaskStream": "tasks.streams",
     "TextVectorEnv": "core.vector",

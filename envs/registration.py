@@ -4,7 +4,9 @@
 where there is no gymnasium: it is imported where an id is looked up.
 """
 
+import re
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentpeft.envs.core.errors import SettingsError, did_you_mean, import_user_module
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 _ALIKE = 0.85
 """How alike a name and the one that may be meant are: all of the suite's begin and end alike."""
+_ENV_ID = re.compile(r"[\w.]+:[^:=]+|([\w-]+/)?[\w.-]+-v\d+")
+"""`module:name`, or a name with a version."""
 
 
 def get_env_name(env_id: str) -> str:
@@ -23,6 +27,15 @@ def get_env_name(env_id: str) -> str:
     'AgentPEFT/GSM8K-v0'
     """
     return env_id.rpartition(":")[2]
+
+
+def is_env_id(text: str) -> bool:
+    """Returns whether a word is written as an environment's id, and names no file or folder.
+
+    >>> is_env_id("AgentPEFT/GSM8K-v0"), is_env_id("mine:Sort"), is_env_id("outputs/run")
+    (True, True, False)
+    """
+    return _ENV_ID.fullmatch(text) is not None and not Path(text).exists()
 
 
 def find_spec(env_id: str) -> "EnvSpec":

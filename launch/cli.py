@@ -1,7 +1,8 @@
-"""The one command `agentpeft`: every command of `launch/` and `apps/` by its name.
+"""Trains LLM agents by reinforcement learning, and does what comes before and after.
 
 ```sh
 agentpeft train quickstart
+agentpeft init-env my_env.py
 agentpeft train --help
 agentpeft completion bash >> ~/.bash_completion
 ```
@@ -9,9 +10,9 @@ agentpeft completion bash >> ~/.bash_completion
 
 import sys
 from importlib import import_module
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from typer import Context
+from typer import Context, Exit, Option
 from typer.completion import (  # type: ignore[attr-defined]
     completion_init,
     get_completion_script,
@@ -19,22 +20,24 @@ from typer.completion import (  # type: ignore[attr-defined]
 from typer.core import TyperGroup
 from typer.main import get_command
 
+import agentpeft
 from agentpeft.launch.run.command_line import CommandLine
 
 COMMANDS = {
     "train": ("launch.train", "Trains a policy: LoRA weights by reinforcement learning."),
     "evaluate": (
         "launch.evaluate",
-        "Plays held-out tasks: models, adapters, endpoints, baselines.",
+        "Plays evaluation tasks: models, adapters, endpoints, baselines.",
     ),
     "merge": ("launch.merge", "Makes one model of an adapter and its base, and checks it."),
+    "sweep": ("apps.sweep.sweep", "Trains with each of several settings, and compares the runs."),
     "lifelong": (
         "apps.lifelong.lifelong",
-        "Learns a sequence of stages by several methods; what each forgets.",
+        "Learns a sequence of stages by several methods, and what each forgets.",
     ),
     "why": ("apps.lab.why", "Explains how a run went, and which setting to turn."),
-    "watch": ("apps.lab.watch", "Shows a run in the terminal, as it goes or again."),
-    "diff": ("apps.lab.diff", "Compares two runs: settings, curves, and where they part."),
+    "watch": ("apps.lab.watch", "Shows a run in the terminal, live or replayed."),
+    "diff": ("apps.lab.diff", "Compares two runs: settings, curves, and where they diverge."),
     "replay": (
         "apps.lab.playing.replay",
         "Plays a recorded episode again, or another way from a turn on.",
@@ -62,6 +65,12 @@ COMMANDS = {
     "training-tool": (
         "apps.training_tool.tool_server",
         "Serves training as a tool to agents, over MCP on standard input.",
+    ),
+    "envs": ("apps.listings.envs", "Lists the environments."),
+    "configs": ("apps.listings.configs", "Lists the presets that `train` takes."),
+    "init-env": (
+        "apps.init_env.init_env",
+        "Writes a small environment of your own, its settings and a test.",
     ),
     "prepare-data": (
         "launch.prepare_data",
@@ -104,7 +113,12 @@ for _name, (_, _about) in COMMANDS.items():
 
 
 @main.callback()
-def _show_help(context: Context) -> None:
+def _begin(
+    context: Context, version: Annotated[bool, Option("--version", help="Show it.")] = False
+) -> None:
+    if version:
+        print(f"agentpeft {agentpeft.__version__}")
+        raise Exit
     if context.invoked_subcommand is None:
         print(context.get_help(), end="")
 

@@ -1,8 +1,8 @@
 """Looks at this machine and says, line by line, what works and what to do about the rest.
 
 ```sh
-python launch/doctor.py
-python launch/doctor.py db_bench environment.kwargs.database=docker
+agentpeft doctor
+agentpeft doctor db_bench environment.kwargs.database=docker
 ```
 
 First what the config needs, then a tiny model learns for one step and every piece of it is checked.

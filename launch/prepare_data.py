@@ -1,8 +1,8 @@
 """Prepares task files: generate, download, convert, filter by skill, and validate them.
 
 ```sh
-python launch/prepare_data.py generate --num-tasks 500 --output entry_dict.json
-python launch/prepare_data.py validate entry_dict.json --env AgentPEFT/DBBench-v0
+agentpeft prepare-data generate --num-tasks 500 --output entry_dict.json
+agentpeft prepare-data validate entry_dict.json --env AgentPEFT/DBBench-v0
 ```
 
 Exit status: 0 done; 1 a gold solution fails, the data set cannot be had, or nothing could be

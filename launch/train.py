@@ -1,9 +1,9 @@
 """Trains a policy: LoRA weights by reinforcement learning in a Gymnasium text environment.
 
 ```sh
-python launch/train.py quickstart
-python launch/train.py arithmetic_add training.lr=1e-3 env_runners.num_env_runners=2
-python launch/train.py --resume outputs/quickstart/20260101-120000
+agentpeft train quickstart
+agentpeft train arithmetic_add training.lr=1e-3 env_runners.num_env_runners=2
+agentpeft train --resume outputs/quickstart/20260101-120000
 ```
 
 Standard output is JSON lines; the last has success rates before and after, the adapter's place.
@@ -38,7 +38,7 @@ from agentpeft.launch.run.run_folder import (
     read_start,
     shown,
 )
-from agentpeft.launch.run.standard_streams import reserved_stdout
+from agentpeft.launch.run.standard_streams import reserved_stdout, show_progress
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.policies.delivery.adapter_files import is_whole_model
 from agentpeft.policies.errors import TrainingError
@@ -153,6 +153,7 @@ def _train(
     start: Start, address: str | None, output: TextIO, *, is_short: bool
 ) -> dict[str, object]:
     """Returns the summary. Raises: Stopped, after it was said how to go on."""
+    show_progress("looking at what the run needs")
     from agentpeft.launch.checking.preparation import prepare
     from agentpeft.launch.run.fast_dev_run import RandomRewardsActor
     from agentpeft.launch.run.run_loop import run_session
@@ -180,7 +181,7 @@ def _how_to_go_on(run_dir: Path | None) -> str:
 
     if run_dir is None or not list_checkpoints(run_dir / "checkpoints"):
         return "there was nothing to save yet"
-    return f"go on with: python launch/train.py --resume {shown(run_dir)}"
+    return f"continue with: agentpeft train --resume {shown(run_dir)}"
 
 
 if __name__ == "__main__":

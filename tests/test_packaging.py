@@ -87,8 +87,11 @@ def test_the_packages_name_alone_stands_before_an_id(imports, tmp_path):
     run_checkout(f"{imports}; {MAKE}", tmp_path)
 
 
-def test_importing_the_package_imports_nothing_heavy(tmp_path):
-    run_checkout("import agentpeft; assert not {'gymnasium', 'numpy'} & set(sys.modules)", tmp_path)
+def test_importing_the_package_imports_nothing_heavy_and_shows_public_names(tmp_path):
+    code = "import agentpeft; assert not {'gymnasium', 'numpy'} & set(sys.modules); "
+    code += "assert dir(agentpeft) == agentpeft.__all__; from agentpeft import *; "
+    code += "print(AlgorithmConfig.__name__, TextEnv.__name__, envs.__name__)"
+    assert run_checkout(code, tmp_path) == "AlgorithmConfig TextEnv agentpeft.envs"
 
 
 def test_the_version_of_a_checkout_is_that_of_the_wheel(dist, tmp_path):
@@ -105,7 +108,7 @@ def test_the_wheel_tells_its_version_and_makes_environments_by_its_name(empty_py
 
 
 def room_files():
-    yield "agentpeft/__init__.py"
+    yield from ("agentpeft/__init__.py", "agentpeft/py.typed")
     for room in ROOMS:
         for path in (ROOT / room).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:

@@ -16,6 +16,7 @@ after you, where --allow-oracle and --model say so.
 Exit status: 0 stopped by SIGTERM or Ctrl-C; 1 it cannot listen; 2 wrong settings.
 """
 
+import errno
 import ipaddress
 import json
 import re
@@ -192,7 +193,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+        hint = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(error.errno, f"{error.strerror}{hint}", f"{host}:{port}") from error
     return listener
 
 

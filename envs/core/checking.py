@@ -21,19 +21,34 @@ _INFO_TYPES: dict[str, type] = {
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
+class EnvContractError(Exception):
+    """An environment breaks the suite's contract; the message says what to write."""
+
+
 def check_text_env(env: gymnasium.Env[str, str], *, seed: int = 0, num_tasks: int = 3) -> None:
-    """Raises AssertionError where `env` breaks the suite's contract; returns None if it keeps it.
+    """Raises EnvContractError where `env` breaks the suite's contract.
 
     Runs Gymnasium's own `check_env` with warnings as errors, then for `num_tasks` tasks: the
     prompt states the turn limit; an oracle episode ends in success; empty actions end the episode
     without it, and earn less; the same seed gives the same texts.
     """
+    try:
+        _check(env, seed, num_tasks)
+    except AssertionError as error:
+        raise EnvContractError(str(error)) from None
+
+
+def _check(env: gymnasium.Env[str, str], seed: int, num_tasks: int) -> None:
     from gymnasium.utils.env_checker import check_env  # slow to import
 
     text_env = env.unwrapped
-    assert isinstance(text_env, TextEnv), f"{type(text_env).__name__} is not a TextEnv"
+    assert isinstance(text_env, TextEnv), (
+        f"{type(text_env).__name__} is not a TextEnv: make it a subclass"
+    )
     for name in ("observation_space", "action_space"):
-        assert isinstance(getattr(env, name), Unicode), f"{name} must be Unicode"
+        assert isinstance(getattr(env, name), Unicode), (
+            f"{name} must be Unicode, as TextEnv makes it"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(text_env, skip_render_check=True)
@@ -46,14 +61,16 @@ def check_text_env(env: gymnasium.Env[str, str], *, seed: int = 0, num_tasks: in
 def _check_prompt(env: TextEnv[Any], seed: int) -> None:
     prompt, info = env.reset(seed=seed)
     again, info_again = env.reset(seed=seed)
-    assert prompt == again, f"seed {seed} gives two different prompts"
-    assert info == info_again, f"seed {seed} gives two different infos: {info} and {info_again}"
+    chance = "let self.np_random be the only source of chance"
+    assert prompt == again, f"seed {seed} gives two different prompts: {chance}"
+    assert info == info_again, f"seed {seed} gives two infos, {info} and {info_again}: {chance}"
     by_task, _ = env.reset(options={"task": env.task})
     assert by_task == prompt, "options={'task': task} gives another prompt than drawing the task"
     limit = env.config.max_turns
     words = [str(limit), *_NUMBER_WORDS[limit : limit + 1], *(["once"] if limit == 1 else [])]
     assert re.search(rf"\b({'|'.join(words)})\b", prompt.lower()), (
-        f"the prompt does not state the turn limit {limit}: {prompt[:200]!r}"
+        f"the prompt does not state the turn limit {limit}: let _begin return a text such as "
+        f"f'You have {{self.config.max_turns}} turns.'; it is {prompt[:200]!r}"
     )
 
 
@@ -64,7 +81,8 @@ def _check_oracle(env: TextEnv[Any], seed: int) -> float:
         env.reset(seed=seed)
         episodes.append(_play(env, list(env.oracle_actions(env.task))))
         assert env.outcome is Outcome.SUCCESS, (
-            f"oracle actions for {env.task.task_id!r} end in {env.outcome}: {episodes[-1]}"
+            f"oracle actions for {env.task.task_id!r} end in {env.outcome}: {episodes[-1]}; let "
+            "_act return Outcome.SUCCESS for the last of them"
         )
     assert episodes[0] == episodes[1], f"seed {seed} gives two different oracle episodes"
     return episodes[0][1]
@@ -77,7 +95,8 @@ def _check_empty_actions(env: TextEnv[Any], seed: int, oracle_return: float) -> 
         f"{env.config.max_turns} empty actions end in {env.outcome}"
     )
     assert episode_return < oracle_return, (
-        f"empty actions earn {episode_return}, the oracle earns {oracle_return}"
+        f"empty actions earn {episode_return}, the oracle earns {oracle_return}: success must earn "
+        "more"
     )
 
 

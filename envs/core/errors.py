@@ -3,6 +3,7 @@
 An agent's mistake is none of these: it is an observation, a reward and `info["outcome"]`.
 """
 
+import sys
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -133,6 +134,18 @@ def describe_error(error: BaseException) -> str:
     return f"{line} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
 
 
+user_folders: list[str] = []
+"""Where users' modules are looked for after all others: Ray's workers take them over."""
+
+
+def add_user_folder(folder: Path) -> None:
+    """Has modules that settings name looked for in a folder too; they shadow no others."""
+    path = str(folder.resolve())
+    if path not in user_folders and folder.is_dir():
+        user_folders.append(path)
+        sys.path += [path] if path not in sys.path else []
+
+
 def import_user_module(name: str) -> ModuleType:
     """Imports a module that a setting names. Raises: SettingsError with what its import raises."""
     try:
@@ -140,5 +153,10 @@ def import_user_module(name: str) -> ModuleType:
     except BaseException as error:  # a module may even exit
         if not isinstance(error, KeyboardInterrupt):
             problem = f"module {shown(name)} cannot be imported ({describe_error(error)})"
+            if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+                problem += (
+                    f": put {error.name}.py into the present folder or beside the TOML file, or "
+                    "name its folder in PYTHONPATH"
+                )
             raise SettingsError(problem) from error
         raise

@@ -6,15 +6,18 @@ import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial, wraps
 from inspect import Parameter, signature
 from itertools import takewhile
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Option, Typer, TyperException
 from typer.main import get_command
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.envs.core.errors import add_user_folder
 from agentpeft.launch.run.standard_streams import open_closed_streams
 from agentpeft.policies.errors import (
     CheckpointError,
@@ -43,8 +46,8 @@ SettingsWords = Annotated[
     list[str] | None,
     Argument(
         metavar="CONFIG|KEY=VALUE",
-        help="Names in launch/configs (quickstart) or TOML files, a later one over the earlier; "
-        "then dotted settings.",
+        help="Presets (`agentpeft configs`), TOML files or an environment's id, a later one over "
+        "the earlier; then dotted settings.",
     ),
 ]
 """The positional words of a command that takes settings; None without any."""
@@ -101,6 +104,8 @@ class CommandLine(Typer):
         Where a call into Ray still hangs, the process ends here with that status.
         """
         open_closed_streams()
+        with suppress(FileNotFoundError):  # it has been deleted
+            add_user_folder(Path.cwd())
         try:
             status = get_command(self).main(words, self._program, standalone_mode=False)
         except TyperException as error:

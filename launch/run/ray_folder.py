@@ -24,18 +24,23 @@ _LONGEST = f"/{_PREFIX}12345678/session_2026-01-01_00-00-00_000000_1234567/socke
 _MAX_SOCKET_PATH = 107
 """Bytes in the path of a Unix socket; Ray does not start with a longer one."""
 _GRACE_S = 5.0
-_GOODBYE = b"ended"
-
-
+OVER, GOODBYE = b"over", b"ended"
+_COPIES = "working_dir_files"
+"""The folder in which Ray keeps its temporary copies of uploaded working directories."""
 _sweepers: list["subprocess.Popen[bytes]"] = []
 
 
-def say_goodbye() -> None:
-    """Tells the sweeper that this process ends on purpose, without leaving `ray_folder`."""
+def is_in_ray_copy(path: Path) -> bool:
+    """Returns whether `path` lies in Ray's temporary copy of a working directory."""
+    return _COPIES in path.parts
+
+
+def tell_sweeper(word: bytes) -> None:
+    """Says how far this process is: `OVER`, all is saved and Ray ends; `GOODBYE`, it ends too."""
     for sweeper in _sweepers:
         if sweeper.stdin is not None:
             with suppress(OSError):
-                os.write(sweeper.stdin.fileno(), _GOODBYE)
+                os.write(sweeper.stdin.fileno(), word)
 
 
 @contextmanager
@@ -61,7 +66,7 @@ def ray_folder(logs: Path) -> Iterator[Path]:
         finally:
             # Ray that hangs would end this process with a status of its own, once it is killed:
             # the sweeper then waits for this process's end, which closes its standard input too
-            say_goodbye()
+            tell_sweeper(GOODBYE)
             _sweepers.remove(sweeper)
             if not is_hanging():
                 sweeper.communicate()
@@ -104,10 +109,14 @@ def _leads_into(folder: str, file: Path) -> bool:
 
 
 def _sweep(folder: str, driver: int, run_dir: str) -> None:
-    if not sys.stdin.buffer.read():
-        why = "it was killed, or Ray's core has ended it since its raylet was gone"
+    told = sys.stdin.buffer.read()
+    if not told.endswith(GOODBYE):
+        end = "the run has ended without a word (it was killed, or Ray's core has ended it since "
+        end += "its raylet was gone)"
+        if told:
+            end = "stopped, as by SIGTERM, while Ray shut down; the run was over, and is saved"
         with suppress(OSError):
-            print(f"error: the run has ended without a word ({why}): {run_dir}", file=sys.stderr)
+            print(f"error: {end}: {run_dir}", file=sys.stderr)
     with suppress(OSError):
         os.close(2)  # whoever reads it until its end need not wait for what follows
     deadline_s = time.monotonic() + _GRACE_S

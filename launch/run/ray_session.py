@@ -20,17 +20,22 @@ from ray.exceptions import RayError, RayTaskError
 
 import agentpeft
 from agentpeft.envs import SettingsError
-from agentpeft.launch.run.ray_folder import ray_folder
+from agentpeft.envs.core.errors import user_folders
+from agentpeft.launch.run.ray_folder import OVER, is_in_ray_copy, ray_folder, tell_sweeper
+from agentpeft.launch.run.standard_streams import show_progress
 from agentpeft.policies.errors import RayHangsError, TrainingError
 from agentpeft.policies.workers.time_limits import RAY_START_S, await_interrupted, within
 
-__all__ = ["RayError", "is_in_ray_copy", "ray_session", "say_cause"]
+__all__ = ["RayError", "ray_session", "say_cause"]
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
 _SHUTDOWN_S = 10.0
-_COPIES = "working_dir_files"
-"""The folder in which Ray keeps its temporary copies of uploaded working directories."""
+_ASIDE = {
+    "ray._private.worker": "SIGTERM handler is not set",
+    "ray._private.authentication.authentication_token_setup": "Token authentication is enabled",
+}
+"""What no reader needs, by the name of the logger that says it."""
 
 
 @contextmanager
@@ -46,7 +51,9 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    logging.getLogger("ray._private.worker").addFilter(_is_not_about_signals)
+    for name in _ASIDE:
+        logging.getLogger(name).addFilter(_is_for_readers)
+    show_progress("starting Ray (10 to 60 s)")
     with ExitStack() as stack:
         folder = None
         if address == "local":  # whose GCS does not come back, once it is gone
@@ -63,6 +70,7 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
             raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
         logger.info("%s Ray (%s)", "started" if address == "local" else "joined", address)
         yield
+        tell_sweeper(OVER)
 
 
 def _start(address: str, folder: Path | None) -> None:
@@ -125,45 +133,49 @@ def _shut_down() -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _is_not_about_signals(record: logging.LogRecord) -> bool:
-    """Returns False for Ray's warning that it has left our signals' handlers alone."""
-    return "SIGTERM handler is not set" not in record.getMessage()
+def _is_for_readers(record: logging.LogRecord) -> bool:
+    """Returns False for what Ray says of our signals' handlers, and of its tokens being in use."""
+    return not any(text in record.getMessage() for text in _ASIDE.values())
 
 
 def _runtime_env(address: str) -> dict[str, object]:
-    """Returns what lets workers import the rooms; nothing where the package is installed.
+    """Returns what lets workers import the rooms, and the modules that settings name.
 
-    Other machines of a cluster that was joined get the folders, unless a job brings them.
+    Other machines of a cluster that was joined get the rooms, unless they have them installed or a
+    job brings them; users' modules are found there where the folders are shared.
     """
     if address == "local":
         return {"worker_process_setup_hook": _importer(str(Path(agentpeft.__file__).parents[1]))}
-    installed = [Path(str(d.locate_file(""))) for d in distributions(name="agentpeft")]
-    if any(folder.resolve() != ROOT for folder in installed) or is_in_ray_copy(ROOT):
+    if is_in_ray_copy(ROOT):
         return {}
-    return {"working_dir": str(ROOT)}
+    installed = [Path(str(d.locate_file(""))) for d in distributions(name="agentpeft")]
+    uploaded = (
+        {} if any(folder.resolve() != ROOT for folder in installed) else {"working_dir": str(ROOT)}
+    )
+    return {"worker_process_setup_hook": _importer(None), **uploaded}
 
 
-def _importer(folder: str) -> Callable[[], None]:
-    """Returns what imports this process's own package in a worker; a closure goes by value.
+def _importer(package: str | None) -> Callable[[], None]:
+    """Returns what a worker runs first; a closure goes by value.
 
-    Ray puts the present folder first on a worker's path, and a checkout there has the package too.
+    It adds the folders of users' modules, and imports the package from this process's own folder:
+    Ray puts the present folder first on a worker's path, and a checkout there has it too. None: the
+    package that the worker finds.
     """
+    folders = list(user_folders)
 
     def import_own() -> None:
         import sys
 
-        sys.path.insert(0, folder)
-        try:
-            import agentpeft  # noqa: F401
-        finally:
-            sys.path.remove(folder)
+        sys.path += [folder for folder in folders if folder not in sys.path]
+        if package is not None:
+            sys.path.insert(0, package)
+            try:
+                import agentpeft  # noqa: F401
+            finally:
+                sys.path.remove(package)
 
     return import_own
-
-
-def is_in_ray_copy(path: Path) -> bool:
-    """Returns whether `path` lies in Ray's temporary copy of a working directory."""
-    return _COPIES in path.parts
 
 
 def say_cause(error: BaseException) -> str:

@@ -14,8 +14,9 @@ from typing import IO, Any
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
+from agentpeft.envs.registration import is_env_id
 from agentpeft.envs.system.whole_files import naming_file, recover
-from agentpeft.launch.run.ray_session import is_in_ray_copy
+from agentpeft.launch.run.ray_folder import is_in_ray_copy
 from agentpeft.policies.checkpointing.checkpoints import (
     CONFIG_FILE,
     MANIFEST_FILE,
@@ -61,23 +62,30 @@ class Start:
 
 
 def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
-    """Returns a new run's settings, of the names or paths of configs; a later one wins.
+    """Returns a new run's settings, of configs' names or paths, or ids; a later one wins.
 
     Raises: SettingsError.
     """
     values: dict[str, Any] = {}
     for place, config in enumerate(configs):
         try:
-            path = find_config(config)
+            new = _read_config(config)
         except SettingsError as error:
             if place > 0:
                 raise SettingsError(f"{error}; an override is written section.name=value") from None
             raise
-        values = merge_settings(values, read_toml(path, CONFIGS))
+        values = merge_settings(values, new)
     settings = Settings(**with_overrides(values, overrides))
     if PRETRAINED in values and not settings.is_tiny:
         logger.info("a pretrained model: %s", describe_pretrained(values, overrides))
     return Start(settings)
+
+
+def _read_config(config: str) -> dict[str, Any]:
+    """Returns a file's nested settings; of an environment's id the one that it stands for."""
+    if is_env_id(config):
+        return {"environment": {"id": config}}
+    return read_toml(find_config(config), CONFIGS)
 
 
 def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Path:
@@ -91,7 +99,7 @@ def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Pa
             raise SettingsError(
                 f"{config!r} is a run, no {kind}: --resume {config} goes on with it"
             )
-        if path.is_dir():
+        if path.is_dir() or len(path.parts) > 1:
             raise SettingsError(f"unknown {kind}, and {say_no_run(path)}")
         raise SettingsError(f"unknown {kind} {config!r}{did_you_mean(config, names)}")
     return folder / f"{config}.toml"

@@ -13,6 +13,7 @@ from agentpeft.launch.reporting.alarms import AlarmLog
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
 from agentpeft.launch.run.ray_session import ray_session
 from agentpeft.launch.run.run_folder import Start, shown
+from agentpeft.launch.run.standard_streams import show_progress
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.launch.run.summary import Pace, summarize
 from agentpeft.policies.errors import WorkerLostError
@@ -75,6 +76,7 @@ class RunLoop:
         for line in read_metrics(self._run_dir) if self._algorithm.iteration else []:
             if line["train/step"] == 0:
                 return {name: value for name, value in line.items() if value is not None}
+        show_progress("evaluating before training")
         with self._signals.immediately():
             before = self._evaluate()
         self._write(before)
@@ -173,6 +175,7 @@ def run_session(
                 stack.enter_context(ray_session(address, run_dir))
                 signals.take_back()  # Ray has set a handler of its own
             prepare_tiny(run.settings)
+            show_progress("loading the model")
             writers = stack.enter_context(open_writers(run.settings, run_dir, output))
             algorithm = stack.enter_context(
                 Algorithm(run.settings, run_dir, learner_class=learner_class)

@@ -14,6 +14,12 @@ from typing import TextIO, cast
 logger = logging.getLogger(__name__)
 
 
+def show_progress(text: str) -> None:
+    """Says on a terminal what takes some seconds now; a log does without it."""
+    if sys.stderr.isatty():
+        print(f"{text} …", file=sys.stderr, flush=True)
+
+
 class LastingStream(io.TextIOBase):
     """Writes to a stream until that fails (`| head`, a closed terminal, a full disk), then nowhere.
 

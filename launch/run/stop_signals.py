@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from agentpeft.launch.run.ray_folder import say_goodbye
+from agentpeft.launch.run.ray_folder import GOODBYE, tell_sweeper
 
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SAME_S = 0.2
@@ -136,7 +136,7 @@ class StopSignals:
             if time.monotonic() - self._received_s < _SAME_S:
                 return
             _say(f"{name}: stopped at once, without waiting for what was still to be saved")
-            say_goodbye()
+            tell_sweeper(GOODBYE)
             os._exit(128 + signum)
         self._received, self._received_s = signum, time.monotonic()
         if self._is_immediate:

@@ -23,7 +23,7 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.system.whole_files import making, write_file
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.toml import merge_settings
+from agentpeft.policies.settings.toml import merge_settings, note_module_folders
 
 CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"
@@ -129,7 +129,7 @@ def settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_config(run_dir: Path, settings: Settings) -> None:
     """Writes a run's settings as TOML below their own SHA-256, in one stroke. Raises: OSError."""
-    text = settings.to_toml()
+    text = note_module_folders() + settings.to_toml()
     sha256 = compute_hash(text.encode())
     note = f"{_CONFIG_HASH}{sha256}\n# change them by --resume RUN section.name=value\n"
     write_file(run_dir / CONFIG_FILE, f"{note}{text}".encode())

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import cast
 
 import numpy as np
-from openai import APIError, AsyncOpenAI, BadRequestError
+from openai import APIConnectionError, APIError, AsyncOpenAI, BadRequestError
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
 from agentpeft.policies.engines.endpoint_chat import TextChat
@@ -70,7 +70,8 @@ class OpenAIEngine(WeightlessEngine):
         except APIError as error:
             if isinstance(error, BadRequestError) and "context" in str(error).lower():
                 return say(np.empty(0, np.int64), StopReason.CONTEXT_FULL)
-            raise EngineError(f"endpoint {self._endpoint.url}: {error}") from None
+            hint = " Is the server running?" if isinstance(error, APIConnectionError) else ""
+            raise EngineError(f"endpoint {self._endpoint.url}: {error}{hint}") from None
         if answer.usage is not None:
             self.num_tokens[_episode(request.session)] += answer.usage.completion_tokens
         ids = self._chat.encode_message(answer.choices[0].message.model_dump())

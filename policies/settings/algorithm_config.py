@@ -1,25 +1,79 @@
 """`AlgorithmConfig`: the settings, said in RLlib's fluent way."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, Unpack
 
+from pydantic import ValidationError
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.registration import find_spec
 from agentpeft.policies.checkpointing.checkpoints import write_config
-from agentpeft.policies.settings.config import Settings, setting_names, unknown_setting
+from agentpeft.policies.settings import config as settings
+from agentpeft.policies.settings.config import Settings, describe_wrong
 from agentpeft.policies.settings.config import with_overrides as apply_overrides
+from agentpeft.policies.settings.section import Section
 from agentpeft.policies.settings.toml import read_toml
 
 if TYPE_CHECKING:
     from agentpeft.policies.loop.algorithm import Algorithm
     from agentpeft.policies.loop.callbacks import Callbacks
 
+P = ParamSpec("P")
+
+
+class RunKeywords(TypedDict, total=False):
+    """The settings that are in no section."""
+
+    experiment: str
+    seed: int
+    deterministic: bool
+    max_adapter_lag: int
+    in_flight_updates: bool
+    num_threads: int
+    num_cpus_per_process: float
+    callbacks: str | None
+
+
+class ModelKeywords(TypedDict, total=False):
+    """The settings of the base model, but for its name."""
+
+    adapter: str | None
+    dtype: str
+    use_chat_template: bool
+    chat_template_kwargs: dict[str, Any]
+    system_prompt: str | None
+    tool_calls: bool
+    end_of_thought: str
+
+
+def _section(
+    name: str, kind: Callable[P, Section]
+) -> Callable[Concatenate["AlgorithmConfig", P], "AlgorithmConfig"]:
+    """Returns the method that sets a section by keyword: they are those of the section's class."""
+
+    def set_section(
+        self: "AlgorithmConfig", /, *args: P.args, **values: P.kwargs
+    ) -> "AlgorithmConfig":
+        if args:
+            raise TypeError(f"{name} takes settings by keyword, got {args!r}")
+        return self._set(name, values)
+
+    own = signature(kind)
+    first = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+    set_section.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[first, *own.parameters.values()], return_annotation="AlgorithmConfig"
+    )
+    return set_section
+
 
 class AlgorithmConfig:
     """Gathers settings section by section; every method returns the config itself.
 
-    The keywords of a section are its settings (`docs/training/settings.md`). Unknown ones raise
-    SettingsError at once; values and contradictions are checked by `to_settings`.
+    The keywords of a section are its settings (`docs/training/settings.md`). Unknown ones and wrong
+    values raise SettingsError at once; `to_settings` finds those that contradict one another.
 
     Example:
         >>> config = AlgorithmConfig().environment("AgentPEFT/Arithmetic-v0").training(lr=1e-3)
@@ -37,24 +91,24 @@ class AlgorithmConfig:
         """Returns a file's settings with `section.name=value` overrides. Raises: SettingsError."""
         return cls(apply_overrides(read_toml(path), overrides))
 
-    def _set(self, section: str, settings: Mapping[str, Any]) -> "AlgorithmConfig":
-        known = setting_names()
-        for name in settings:
-            if f"{section}.{name}" not in known:
-                raise unknown_setting(f"{section}.{name}")
-        self._values[section] = {**self._values.get(section, {}), **settings}
+    def _set(self, section: str, values: Mapping[str, Any]) -> "AlgorithmConfig":
+        return self._update({section: {**self._values.get(section, {}), **values}})
+
+    def _update(self, values: Mapping[str, Any]) -> "AlgorithmConfig":
+        """Takes nested settings. Raises: SettingsError, but not where they contradict others."""
+        try:
+            Section.__init__(Settings.__new__(Settings), **values)
+        except ValidationError as error:
+            raise SettingsError(describe_wrong(error)) from None
+        self._values.update(values)
         return self
 
-    def run(self, **settings: Any) -> "AlgorithmConfig":
+    def run(self, **values: Unpack[RunKeywords]) -> "AlgorithmConfig":
         """Sets what is in no section: `experiment`, `seed`, `max_adapter_lag` and so on."""
-        for name in settings:
-            if name not in setting_names():
-                raise unknown_setting(name)
-        self._values.update(settings)
-        return self
+        return self._update(values)
 
     def callbacks(self, callbacks: "type[Callbacks] | str") -> "AlgorithmConfig":
-        """Sets whose methods are called as the run goes on: a class, or `module:Class`.
+        """Sets whose methods are called during the run: a class, or `module:Class`.
 
         A class itself is for `build_algo` alone; no file of settings can name it.
         """
@@ -65,51 +119,33 @@ class AlgorithmConfig:
 
     def environment(self, env_id: str, **kwargs: Any) -> "AlgorithmConfig":
         """Sets the Gymnasium id and the environment's keyword arguments."""
+        find_spec(env_id)
         return self._set("environment", {"id": env_id, "kwargs": kwargs})
 
-    def curriculum(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets which tasks training takes next."""
-        return self._set("curriculum", settings)
-
-    def model(self, name: str, **settings: Any) -> "AlgorithmConfig":
+    def model(self, name: str, **values: Unpack[ModelKeywords]) -> "AlgorithmConfig":
         """Sets the base model and how it is loaded."""
-        return self._set("model", {"name": name, **settings})
+        return self._set("model", {"name": name, **values})
 
-    def tiny(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets the built-in model's architecture."""
-        return self._set("tiny", settings)
-
-    def lora(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets the adapter's shape."""
-        return self._set("lora", settings)
-
-    def warm_start(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets the supervised steps before RL."""
-        return self._set("warm_start", settings)
-
-    def env_runners(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets who plays the episodes, and how."""
-        return self._set("env_runners", settings)
-
-    def training(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets the algorithm and its numbers."""
-        return self._set("training", settings)
-
-    def learners(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets where the updates are computed."""
-        return self._set("learners", settings)
-
-    def evaluation(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets what is evaluated, and when."""
-        return self._set("evaluation", settings)
-
-    def fault_tolerance(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets retries and limits."""
-        return self._set("fault_tolerance", settings)
-
-    def output(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets what a run writes."""
-        return self._set("output", settings)
+    curriculum = _section("curriculum", settings.CurriculumSettings)
+    """Sets which tasks training takes next."""
+    tiny = _section("tiny", settings.TinySettings)
+    """Sets the built-in model's architecture."""
+    lora = _section("lora", settings.LoraSettings)
+    """Sets the adapter's shape."""
+    warm_start = _section("warm_start", settings.WarmStartSettings)
+    """Sets the supervised steps before RL."""
+    env_runners = _section("env_runners", settings.EnvRunnerSettings)
+    """Sets who plays the episodes, and how."""
+    training = _section("training", settings.TrainingSettings)
+    """Sets the algorithm and its numbers."""
+    learners = _section("learners", settings.LearnerSettings)
+    """Sets where the updates are computed."""
+    evaluation = _section("evaluation", settings.EvaluationSettings)
+    """Sets what is evaluated, and when."""
+    fault_tolerance = _section("fault_tolerance", settings.FaultToleranceSettings)
+    """Sets retries and limits."""
+    output = _section("output", settings.OutputSettings)
+    """Sets what a run writes."""
 
     def to_settings(self) -> Settings:
         """Returns the checked settings. Raises: SettingsError."""

@@ -46,6 +46,7 @@ __all__ = [
     "TinySettings",
     "TrainingSettings",
     "WarmStartSettings",
+    "describe_wrong",
     "setting_names",
     "unknown_setting",
     "with_overrides",
@@ -146,7 +147,7 @@ class Settings(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise SettingsError(_message(error)) from None
+            raise SettingsError(describe_wrong(error)) from None
         sections = [section for _, section in self if isinstance(section, Section)]
         for section in [self, *sections]:
             for message in section.conflicts(self):
@@ -337,7 +338,8 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
     return result if other is None else with_overrides(other, overrides)
 
 
-def _message(error: ValidationError) -> str:
+def describe_wrong(error: ValidationError) -> str:
+    """Returns the name of a setting and what is wrong with its value, in one line."""
     errors = error.errors()
     same = [other for other in errors if other["loc"][:2] == errors[0]["loc"][:2]]
     # Of a setting that may be of several types, the one that the value came closest to

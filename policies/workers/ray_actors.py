@@ -348,7 +348,8 @@ def process_variables(num_threads: int) -> dict[str, str]:
 
 def _connect() -> None:
     if not ray.is_initialized():
-        within(RAY_START_S, "starting Ray", ray.init, stays=True)
+        start = partial(ray.init, logging_level=logging.WARNING)  # without its dashboard's address
+        within(RAY_START_S, "starting Ray", start, stays=True)
 
 
 def find_node_address() -> str:

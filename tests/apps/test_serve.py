@@ -709,7 +709,8 @@ def test_of_two_servers_on_one_port_one_says_that_it_is_taken():
 
 def test_a_port_that_is_taken_is_one_line_and_status_1(server, capsys):
     assert main([ARITHMETIC, "--port", str(server.port)]) == 1
-    assert f"127.0.0.1:{server.port}: Address already in use" in capsys.readouterr().err
+    line = f"127.0.0.1:{server.port}: Address already in use; --port 0 takes a free one"
+    assert line in capsys.readouterr().err
 
 
 WRONG_CLIENTS = {

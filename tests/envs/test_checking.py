@@ -8,6 +8,7 @@ from gymnasium.spaces import Text
 from toy_env import EchoEnv
 
 from agentpeft.envs import Outcome, check_text_env
+from agentpeft.envs.core.checking import EnvContractError
 from agentpeft.envs.core.text_env import Turn
 
 
@@ -58,7 +59,7 @@ class Truncates(EchoEnv):
 @pytest.mark.parametrize(
     ("env_class", "message"),
     [
-        (HidesTheLimit, "does not state the turn limit 3"),
+        (HidesTheLimit, "does not state the turn limit 3: let _begin return a text"),
         (RewardsSilence, "empty actions end in success"),
         (OracleFails, "oracle actions for 'echo/.*' end in ongoing"),
         (Forgets, "Deterministic step observations"),
@@ -68,10 +69,10 @@ class Truncates(EchoEnv):
     ],
 )
 def test_a_broken_environment_is_named(env_class, message):
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(EnvContractError, match=message):
         check_text_env(env_class())
 
 
 def test_another_kind_of_environment_is_refused():
-    with pytest.raises(AssertionError, match="CartPoleEnv is not a TextEnv"):
+    with pytest.raises(EnvContractError, match="CartPoleEnv is not a TextEnv"):
         check_text_env(gymnasium.make("CartPole-v1"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tiny_run import TINY
 
+import agentpeft
 from agentpeft.launch.cli import COMMANDS, main
 from agentpeft.launch.run.command_line import CommandLine
 
@@ -23,7 +24,8 @@ RUN = "import sys\n{before}\nfrom agentpeft.launch.cli import main\nsys.exit(mai
 
 def run(*words, before=""):
     command = [sys.executable, "-c", RUN.format(before=before, words=list(words))]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return subprocess.run(command, **pipes, check=False)
 
 
 def test_the_entry_point_is_this_function():
@@ -37,6 +39,11 @@ def test_help_names_all_commands_without_loading_them():
     done = run(before=f"import atexit; atexit.register(lambda: print({loaded}))")
     assert done.returncode == 0 and done.stdout.endswith("set()\n")
     assert all(f"│ {name} " in done.stdout for name in COMMANDS)
+
+
+def test_the_version_is_the_package_s(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"agentpeft {agentpeft.__version__}\n"
 
 
 def test_every_command_has_its_own_help_that_needs_no_torch():
@@ -54,6 +61,8 @@ def test_every_command_has_its_own_help_that_needs_no_torch():
     ("words", "message"),
     [
         (["train", "quickstrat"], "error: unknown config 'quickstrat'; did you mean"),
+        (["train", "outputs/nowhere"], "and no run in 'outputs/nowhere': there is no such folder"),
+        (["evaluate", "Nothing-v0"], "error: unknown environment 'Nothing-v0'"),
         (["merge", "nowhere"], "error: nowhere is no adapter"),
         (["evaluate", "quickstart", *NO_TASKS], "nothing to play"),
         (["report", "nowhere"], "error: no run in 'nowhere'"),
@@ -154,6 +163,12 @@ def test_a_bug_keeps_its_traceback():
 
     with pytest.raises(RuntimeError, match="a bug"):
         main([])
+
+
+def test_an_environment_is_played_by_its_id_without_the_packages_for_training():
+    lacking = "sys.modules |= dict.fromkeys(['torch', 'ray', 'transformers', 'peft'])"
+    done = run("play", "AgentPEFT/Arithmetic-v0", "num_digits=1", before=lacking)
+    assert done.returncode == 0 and "left; turns played: 0" in done.stdout, done.stderr
 
 
 def test_a_missing_package_is_said():

@@ -408,7 +408,10 @@ def test_an_endpoint_that_does_not_answer_is_said(run_dir, capsys, tmp_path, mon
     monkeypatch.setattr("agentpeft.policies.engines.openai.MAX_RETRIES", 0)
     words = ["--endpoint", "http://127.0.0.1:9/v1", "--endpoint-model", "m", "--output"]
     assert main([str(run_dir), *words, str(tmp_path / "out")]) == 1
-    assert "endpoint http://127.0.0.1:9/v1: Connection error." in capsys.readouterr().err
+    assert (
+        "endpoint http://127.0.0.1:9/v1: Connection error. Is the server running?"
+        in capsys.readouterr().err
+    )
 
 
 def test_replayed_successes_stand_before_the_prompt(evaluate, server):

@@ -30,7 +30,13 @@ def test_a_path_that_is_too_long_for_sockets_is_left_for_another(tmp_path, monke
         assert folder.parent == Path("/tmp").resolve()
 
 
-ENDS = ["os._exit(1)", "os.kill(os.getpid(), 9)", "pass", "raise SystemExit(3)"]
+ENDS = [
+    "tell_sweeper(OVER); os.kill(os.getpid(), 15)",
+    "os._exit(1)",
+    "os.kill(os.getpid(), 9)",
+    "pass",
+    "raise SystemExit(3)",
+]
 
 
 @pytest.mark.parametrize("ends", ENDS)
@@ -38,13 +44,18 @@ def test_a_run_that_ends_without_a_word_is_told_of(tmp_path: Path, ends: str) ->
     script = f"""
 import os
 from pathlib import Path
-from agentpeft.launch.run.ray_folder import ray_folder
+from agentpeft.launch.run.ray_folder import OVER, ray_folder, tell_sweeper
 with ray_folder(Path({str(tmp_path / "run/logs/ray")!r})):
     {ends}
 """
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ends.startswith("os."):
+    if ends.startswith("tell_sweeper"):
+        assert ended.stderr.startswith(
+            "error: stopped, as by SIGTERM, while Ray shut down; the run"
+        )
+        assert ended.stderr.endswith(f"{tmp_path}/run\n")
+    elif ends.startswith("os."):
         assert ended.stderr.startswith("error: the run has ended without a word")
         assert ended.stderr.endswith(f"{tmp_path}/run\n")
     else:

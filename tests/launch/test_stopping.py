@@ -87,7 +87,7 @@ def start(tmp_path):
 
     def run(*arguments, prefix=(), **streams):
         command = [*prefix, sys.executable, str(ROOT / "launch/train.py"), "tiny.toml", *arguments]
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
         started.append(
             subprocess.Popen(
@@ -141,7 +141,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, start, signum):
     assert process.returncode == 128 + signum
     last = errors.splitlines()[-1]
     assert last == (
-        f"stopped by {signum.name}; go on with: python launch/train.py --resume "
+        f"stopped by {signum.name}; continue with: agentpeft train --resume "
         f"outputs/tiny/{run_of(tmp_path).name}"
     )
     steps = [json.loads(line)["step"] for line in output.splitlines()]
@@ -170,7 +170,7 @@ def test_an_iteration_that_takes_long_is_given_up_and_the_one_before_saved(
     assert f"{signum.name}: given up what took longer than 3 s" in errors
     last = json.loads(output.splitlines()[-1])["step"]
     assert newest_step(tmp_path) == last > 0
-    assert "go on with: python launch/train.py --resume" in errors.splitlines()[-1]
+    assert "continue with: agentpeft train --resume" in errors.splitlines()[-1]
 
 
 @pytest.mark.long

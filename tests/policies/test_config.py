@@ -1,3 +1,4 @@
+import inspect
 import json
 import pickle
 import re
@@ -6,8 +7,17 @@ import tomllib
 import pytest
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
-from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
+from agentpeft.policies.settings.algorithm_config import (
+    AlgorithmConfig,
+    ModelKeywords,
+    RunKeywords,
+)
+from agentpeft.policies.settings.config import (
+    SECTIONS,
+    Settings,
+    setting_names,
+    with_overrides,
+)
 from agentpeft.policies.settings.retired import OTHER_NAMES, RETIRED
 from agentpeft.policies.settings.toml import read_toml
 
@@ -405,12 +415,33 @@ def test_the_fluent_config_gives_the_same_settings():
 def test_every_section_has_its_method():
     sections = {name.partition(".")[0] for name in setting_names() if "." in name}
     assert sections <= set(vars(AlgorithmConfig))
+    for name in sections - {"environment", "model"}:
+        keywords = set(inspect.signature(vars(AlgorithmConfig)[name]).parameters) - {"self"}
+        assert keywords == set(SECTIONS[name].model_fields)
+    assert set(ModelKeywords.__annotations__) | {"name"} == set(SECTIONS["model"].model_fields)
+    assert set(RunKeywords.__annotations__) == set(Settings.model_fields) - set(SECTIONS)
 
 
 @pytest.mark.parametrize(("section", "name"), [("training", "lrr"), ("run", "sead")])
 def test_an_unknown_keyword_is_an_error_at_once(section, name):
     with pytest.raises(SettingsError, match="did you mean"):
         vars(AlgorithmConfig)[section](AlgorithmConfig(), **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        ("training", {"lr": -1}, "training.lr: input should be greater than 0, got -1"),
+        ("run", {"seed": "one"}, "seed: input should be a valid integer, got 'one'"),
+        ("model", {"name": "tiny", "dtype": "half"}, "model.dtype: input should be 'auto'"),
+        ("environment", {"env_id": "Nothing-v0"}, "unknown environment 'Nothing-v0'"),
+    ],
+)
+def test_a_wrong_value_is_an_error_at_once_and_changes_nothing(section, values, message):
+    config = AlgorithmConfig()
+    with pytest.raises(SettingsError, match=message):
+        vars(AlgorithmConfig)[section](config, **values)
+    assert config.to_settings() == Settings()
 
 
 def test_a_run_from_python_leaves_its_settings_for_the_commands(tmp_path):

@@ -125,7 +125,7 @@ ELSEWHERE = {
     "training.teacher": "policies/test_teacher.py",
     "training.shuffle_rewards": "policies/test_control.py",
     "learners.num_learners": "policies/test_several_learners.py",
-    "learners.num_gpus_per_learner": "apps/test_tune.py",
+    "learners.num_gpus_per_learner": "apps/test_sweep.py",
     "learners.shard_base": "policies/test_sharded_base.py",
     "learners.gradient_checkpointing": "launch/test_resources.py",
     "learners.max_tokens_per_micro_batch": "policies/test_learner.py",

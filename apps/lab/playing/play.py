@@ -16,7 +16,6 @@ piped in. A policy is greedy.
 Exit status: 0 played, or left; 1 a failure; 2 wrong input; 130 interrupted.
 """
 
-import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,15 +26,12 @@ from typer import Argument, Option
 
 from agentpeft.apps.lab.playing.episode_view import open_console
 from agentpeft.envs import SettingsError
-from agentpeft.envs.registration import find_spec
+from agentpeft.envs.registration import find_spec, is_env_id
 from agentpeft.launch.run.command_line import CommandLine, read_env_kwargs
-from agentpeft.launch.run.run_folder import find_run, read_start, say_no_run
-from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.rollout.scripted_play import opened
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
 from agentpeft.policies.settings.environment_kwargs import without_training_rewards
 
-_ENV_ID = re.compile(r".*[/:].*|.+-v\d+")
 main = CommandLine()
 
 
@@ -81,14 +77,14 @@ def read_game(words: Sequence[str]) -> tuple[EnvironmentSettings, Settings]:
     Of a preset or a run it is the one of evaluation. Raises: SettingsError.
     """
     first, *rest = words
-    run_dir = find_run(Path(first))
-    if run_dir is None and Path(first).is_dir():
-        raise SettingsError(say_no_run(Path(first)))
-    if run_dir is None and _ENV_ID.fullmatch(first) and not first.endswith(".toml"):
+    if is_env_id(first):  # which needs none of the packages for training
         find_spec(first)
         return EnvironmentSettings(id=first, kwargs=read_env_kwargs(first, rest)), Settings()
     from agentpeft.launch.data.task_files import with_task_files
+    from agentpeft.launch.run.run_folder import find_run, read_start
+    from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 
+    run_dir = find_run(Path(first))
     config = first if run_dir is None else str(run_dir / CONFIG_FILE)
     settings = with_task_files(read_start([config], rest).settings)
     kwargs = without_training_rewards(settings.held_out_kwargs)

@@ -31,7 +31,7 @@ class FullPolicy(Policy):
         if base.adapter_path is not None:
             raise SettingsError(
                 f"model.name {base.adapter_path} is an adapter, and lora.rank = 0 trains "
-                "all weights of a whole model: merge it first (launch/merge.py)"
+                "all weights of a whole model: merge it first (agentpeft merge)"
             )
         _check_generation_config(base)
         weights = [parameter.detach() for parameter in base.model.parameters()]

@@ -191,12 +191,15 @@ def check_base(base: PolicyBase, folder: Path, config: LoraConfig, is_trusted: b
     if is_trusted and not (config.revision and base.fingerprint):
         return
     if not is_base(config, folder, base.name, base.fingerprint):
-        was = f"{config.base_model_name_or_path} ({config.revision})"
-        is_known = bool(config.revision and base.fingerprint)
-        remedy = "" if is_known else ": --same-base says that it is the same under another name"
+        names = config.base_model_name_or_path, base.name
+        known = config.revision, base.fingerprint
+        was, given = (
+            f"{name} ({fingerprint or 'which has no fingerprint'})"
+            for name, fingerprint in zip(names, known, strict=True)
+        )
+        remedy = "" if all(known) else "; --same-base takes it as the same model, moved or renamed"
         raise SettingsError(
-            f"wrong base: the adapter {folder} was trained on {was}, not {base.name} "
-            f"({base.fingerprint}){remedy}"
+            f"wrong base: the adapter {folder} was trained on {was}, not {given}{remedy}"
         )
 
 

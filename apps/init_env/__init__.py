@@ -1,0 +1,1 @@
+"""A new environment's files: `agentpeft init-env`."""

@@ -1,0 +1,1 @@
+"""One config trained with each of several settings, as trials of Ray Tune (extra `tune`)."""
