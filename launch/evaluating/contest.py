@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
@@ -9,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.adapter_bank import is_bank, read_bank
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
-from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, ReadyPlayer, seated
+from agentpeft.launch.run.ending import say_policy
+from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, merge_played
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
@@ -122,13 +126,39 @@ def evaluate(
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
     waiting = [contestant for contestant in contestants if files.missing(contestant)]
-    for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
-        with _opened(settings, contestant, methods):
-            pass
-    for contestant in contestants:
-        _play(settings, contestant, methods, files, examples)
-        summary = files.write_results()
+    with _Progress() as progress:
+        for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
+            with _opened(settings, contestant, methods):
+                pass
+        for contestant in contestants:
+            _play(settings, contestant, methods, files, examples, progress)
+            summary = files.write_results()
     return summary
+
+
+class _Progress(Progress):
+    """A bar of the tasks that a policy has played, where standard error is a terminal."""
+
+    def __init__(self) -> None:
+        """Says that policies are being loaded."""
+        columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn()
+        super().__init__(
+            *columns,
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self.add_task("loading the policies", total=None)
+
+    def begin(self, name: str, num_tasks: int) -> None:
+        """Begins the bar of the next policy."""
+        self.update(self._task, description=name, total=num_tasks, completed=0)
+
+    def add(self, num_tasks: int) -> None:
+        """Moves the bar."""
+        self.advance(self._task, num_tasks)
 
 
 @contextmanager
@@ -149,6 +179,7 @@ def _play(
     methods: Methods,
     files: EvaluationFiles,
     examples: Sequence[EpisodeRecord] | None,
+    progress: _Progress,
 ) -> None:
     """Plays what is missing and keeps it; replaying its own, one task after the other."""
     missing, samples = files.missing(contestant), settings.evaluation.samples_per_task
@@ -158,14 +189,20 @@ def _play(
         if missing:
             ready, runner = stack.enter_context(_opened(settings, contestant, methods))
             ready.replay.add(files.records(contestant) if examples is None else examples)
+            progress.begin(say_policy(contestant.name), len(missing))
         for first in range(0, len(missing), size):
             positions = missing[first : first + size]
-            _, report = runner.sample([GroupRequest(p, samples, "eval") for p in positions])
-            records = [ready.recount(record) for record in report.records]
+            runner.take([GroupRequest(p, samples, "eval") for p in positions])
+            played: list[PlayedGroup] = []
+            while len(played) < len(positions):
+                groups = runner.collect(len(positions), until_room=False)[1]
+                played += groups
+                progress.add(len(groups))
+            records = [ready.recount(record) for record in merge_played(played)[1].records]
             if examples is None:
                 ready.replay.add(records)
             files.append(contestant, records)
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)
-    logger.info("%s: %s in %d episodes", contestant.name, text, metrics["num_episodes"])
+    logger.info("%s: %s in %d episodes", say_policy(contestant.name), text, metrics["num_episodes"])

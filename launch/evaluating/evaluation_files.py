@@ -12,6 +12,7 @@ from typing import Any
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.evaluating.comparison import compare_all
 from agentpeft.launch.evaluating.players import Contestant, Methods
 from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.policies.checkpointing.run_logs import append_episodes
@@ -103,7 +104,8 @@ class EvaluationFiles:
     def write_results(self) -> dict[str, Any]:
         """Rewrites `results.json`, and returns its summary.
 
-        That is the overall figures of each policy, and how often merged ones did as unmerged.
+        That is the overall figures of each policy, how they compare task by task, and how often
+        merged ones did as unmerged.
         """
         policies, overall = {}, {}
         for contestant, records in self._records.items():
@@ -116,7 +118,8 @@ class EvaluationFiles:
                 "by_difficulty": _by(records, lambda record: [difficulty_of(record.skills)]),
             }
             overall[contestant.name] = {n: v for n, v in metrics.items() if _OVERALL.fullmatch(n)}
-        shared = {"agreement": self._agreement()}
+        comparisons = compare_all({c.name: records for c, records in self._records.items()})
+        shared = {"agreement": self._agreement(), "comparisons": [*map(asdict, comparisons)]}
         _write_json(
             self._folder / "results.json",
             {"played": self._played, "policies": policies, **shared},
