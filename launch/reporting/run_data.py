@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from agentpeft.envs import DataError, SettingsError
+from agentpeft.envs import DataError, Outcome, SettingsError
 from agentpeft.launch.run.run_folder import say_no_run
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.checkpointing.run_logs import SESSIONS
 from agentpeft.policies.loop.evaluation import is_held_out
+from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -151,6 +152,14 @@ def _is_message(pair: object) -> bool:
 def read_sessions(run_dir: Path, name: str) -> Iterator[Row]:
     """Yields the lines of `sessions/NAME.jsonl`. Raises: DataError."""
     return read_rows(run_dir / SESSIONS / f"{name}.jsonl")
+
+
+def to_record(row: Row) -> EpisodeRecord:
+    """Returns an episode from a line of a sessions file."""
+    fields = {name: value for name, value in row.items() if name != "iteration"}
+    fields |= {"outcome": Outcome(fields["outcome"]), "skills": tuple(fields["skills"])}
+    fields["messages"] = tuple((role, text) for role, text in fields["messages"])
+    return EpisodeRecord(**fields)
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -90,8 +90,9 @@ def describe_end(run: RunData, summary: Mapping[str, Any]) -> list[str]:
     return [
         f"{rates}{run.metrics[-1]['train/step']} iterations, {time_spent}",
         f"adapter: {summary['adapter']}",
-        f"next: agentpeft why {folder}, agentpeft report {folder}, "
-        f"agentpeft play {folder} --model {folder}",
+        f"next: agentpeft why {folder}",
+        f"      agentpeft report {folder}",
+        f"      agentpeft play {folder} --model {folder}",
     ]
 
 

@@ -21,8 +21,8 @@ from agentpeft.envs.db_bench.tools import TOOLS as DB
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.evaluate import main
 from agentpeft.launch.evaluating.comparison import compare
-from agentpeft.launch.evaluating.evaluation_files import to_record
 from agentpeft.launch.evaluating.merging import base_settings
+from agentpeft.launch.reporting.run_data import to_record
 from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
 from agentpeft.policies.engines.scripted import ScriptedEngine

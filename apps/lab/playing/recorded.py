@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Self, cast
 
 from agentpeft.envs import SettingsError, Task
-from agentpeft.launch.evaluating.evaluation_files import to_record
-from agentpeft.launch.reporting.run_data import Row, read_sessions
+from agentpeft.launch.reporting.run_data import Row, read_sessions, to_record
 from agentpeft.policies.checkpointing.checkpoints import (
     checkpoint_path,
     read_checkpoint,
