@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, merge_played
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
@@ -156,9 +157,9 @@ class _Progress(Progress):
         """Begins the bar of the next policy."""
         self.update(self._task, description=name, total=num_tasks, completed=0)
 
-    def add(self, num_tasks: int) -> None:
-        """Moves the bar."""
-        self.advance(self._task, num_tasks)
+    def show(self, num_before: int, num_more: int) -> None:
+        """Moves the bar to how many tasks have been played."""
+        self.update(self._task, completed=num_before + num_more)
 
 
 @contextmanager
@@ -192,13 +193,9 @@ def _play(
             progress.begin(say_policy(contestant.name), len(missing))
         for first in range(0, len(missing), size):
             positions = missing[first : first + size]
-            runner.take([GroupRequest(p, samples, "eval") for p in positions])
-            played: list[PlayedGroup] = []
-            while len(played) < len(positions):
-                groups = runner.collect(len(positions), until_room=False)[1]
-                played += groups
-                progress.add(len(groups))
-            records = [ready.recount(record) for record in merge_played(played)[1].records]
+            requests = [GroupRequest(p, samples, "eval") for p in positions]
+            _, report = runner.sample(requests, partial(progress.show, first))
+            records = [ready.recount(record) for record in report.records]
             if examples is None:
                 ready.replay.add(records)
             files.append(contestant, records)
