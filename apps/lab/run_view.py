@@ -70,7 +70,7 @@ class RunSnapshot:
 
 def render(run: RunSnapshot, max_skill_lines: int = MAX_SKILL_LINES) -> RenderableType:
     """Returns the whole view. Nothing that an agent has said reaches the terminal as a command."""
-    sections = {
+    sections: dict[str, Iterator[RenderableType]] = {
         "curves, first -> last": _curves(run),
         "success by skill": _skills(run, max_skill_lines),
         "seconds of an iteration": _seconds(run),
@@ -78,8 +78,8 @@ def render(run: RunSnapshot, max_skill_lines: int = MAX_SKILL_LINES) -> Renderab
         "last episodes": _episodes(run),
     }
     shown: list[RenderableType] = [*_head(run)]
-    for title, lines in sections.items():
-        if lines := [*lines]:
+    for title, section in sections.items():
+        if lines := [*section]:
             shown += [Rule(title), *lines]
     return Group(*shown)
 
