@@ -19,8 +19,9 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 
 # isort: split
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,7 +68,7 @@ def merge(  # noqa: PLR0913 (options, by keyword only)
     bases = {name: merging.base_settings(path, base, dtype) for name, path in adapters.items()}
     if check is not None:
         report = merging.check_merged(bases[""], adapters[""], check, same_base)
-        finish(report, _describe_check(report), as_json=as_json)
+        finish(report, *_describe(report), as_json=as_json)
         return 0 if report["agrees"] else 1
     with merging.making_parents(folder), making(folder) as new:  # all of them, or none
         reports = {
@@ -76,26 +77,19 @@ def merge(  # noqa: PLR0913 (options, by keyword only)
         }
     for name, report in reports.items():
         report["merged"] = shown(folder / name)
-    lines = [line for report in reports.values() for line in _describe_merged(report)]
+    lines = chain.from_iterable(map(_describe, reports.values()))
     finish(reports if has_many else reports[""], *lines, as_json=as_json)
     return 0
 
 
-def _describe_check(report: Mapping[str, Any]) -> str:
-    difference = report["max_logprob_difference"]
-    verdict = "same log-probabilities" if report["agrees"] else "not the same policy"
-    return (
-        f"{report['merged']} against {report['adapter']} on its base: {verdict} "
-        f"(they differ by {difference:.2g} at most)"
-    )
-
-
-def _describe_merged(report: Mapping[str, Any]) -> list[str]:
-    path = report["merged"]
-    return [
-        f"merged into {path} ({report['size_mib']['merged']:.1f} MiB), same log-probabilities",
-        f"use: AutoModelForCausalLM.from_pretrained({path!r}) or vllm serve {path}",
-    ]
+def _describe(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what was merged or checked, and how it is used."""
+    path, is_same = report["merged"], report["agrees"]
+    verdict = "same log-probabilities as" if is_same else "NOT the same policy as"
+    size = f"{report['size_mib']['merged']:.1f} MiB"
+    yield f"{path} ({size}): {verdict} {report['adapter']} on its base"
+    if is_same:
+        yield f"use: AutoModelForCausalLM.from_pretrained({path!r}) or vllm serve {path}"
 
 
 if __name__ == "__main__":

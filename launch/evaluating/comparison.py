@@ -47,20 +47,14 @@ def compare(
     intervals for comparing matched proportions".
     """
     differences = [rates[task] - other_rates[task] for task in rates.keys() & other_rates.keys()]
-    num_tasks, total = len(differences) + 2, sum(differences)
-    centre = total / num_tasks
-    variance = (sum(d * d for d in differences) + 1) / num_tasks - centre**2
-    half = 1.96 * sqrt(variance / num_tasks)
-    return Comparison(
-        policy,
-        other,
-        len(differences),
-        total / max(len(differences), 1),
-        max(centre - half, -1.0),
-        min(centre + half, 1.0),
-        sum(d > 0 for d in differences),
-        sum(d < 0 for d in differences),
-    )
+    size, total = len(differences), sum(differences)
+    centre = total / (size + 2)
+    variance = (sum(d * d for d in differences) + 1) / (size + 2) - centre**2
+    half = 1.96 * sqrt(variance / (size + 2))
+    interval = max(centre - half, -1.0), min(centre + half, 1.0)
+    num_better, num_worse = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    mean = total / max(size, 1)
+    return Comparison(policy, other, size, mean, *interval, num_better, num_worse)
 
 
 def _rates_by_task(records: Sequence[EpisodeRecord]) -> dict[int, float]:

@@ -127,39 +127,30 @@ def evaluate(
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
     waiting = [contestant for contestant in contestants if files.missing(contestant)]
-    with _Progress() as progress:
+    with _make_bar() as bar:
         for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
             with _opened(settings, contestant, methods):
                 pass
         for contestant in contestants:
-            _play(settings, contestant, methods, files, examples, progress)
+            _play(settings, contestant, methods, files, examples, bar)
             summary = files.write_results()
     return summary
 
 
-class _Progress(Progress):
-    """A bar of the tasks that a policy has played, where standard error is a terminal."""
-
-    def __init__(self) -> None:
-        """Says that policies are being loaded."""
-        columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn()
-        super().__init__(
-            *columns,
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            redirect_stdout=False,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self.add_task("loading the policies", total=None)
-
-    def begin(self, name: str, num_tasks: int) -> None:
-        """Begins the bar of the next policy."""
-        self.update(self._task, description=name, total=num_tasks, completed=0)
-
-    def show(self, num_before: int, num_more: int) -> None:
-        """Moves the bar to how many tasks have been played."""
-        self.update(self._task, completed=num_before + num_more)
+def _make_bar() -> Progress:
+    """Returns a bar of one task, shown where standard error is a terminal."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        disable=not sys.stderr.isatty(),
+    )
+    bar.add_task("loading the policies", total=None)
+    return bar
 
 
 @contextmanager
@@ -180,7 +171,7 @@ def _play(
     methods: Methods,
     files: EvaluationFiles,
     examples: Sequence[EpisodeRecord] | None,
-    progress: _Progress,
+    bar: Progress,
 ) -> None:
     """Plays what is missing and keeps it; replaying its own, one task after the other."""
     missing, samples = files.missing(contestant), settings.evaluation.samples_per_task
@@ -190,11 +181,12 @@ def _play(
         if missing:
             ready, runner = stack.enter_context(_opened(settings, contestant, methods))
             ready.replay.add(files.records(contestant) if examples is None else examples)
-            progress.begin(say_policy(contestant.name), len(missing))
+        name, (task,) = say_policy(contestant.name), bar.task_ids
+        bar.update(task, description=name, total=len(missing), completed=0)
         for first in range(0, len(missing), size):
             positions = missing[first : first + size]
             requests = [GroupRequest(p, samples, "eval") for p in positions]
-            _, report = runner.sample(requests, partial(progress.show, first))
+            _, report = runner.sample(requests, partial(bar.advance, task))
             records = [ready.recount(record) for record in report.records]
             if examples is None:
                 ready.replay.add(records)
@@ -202,4 +194,4 @@ def _play(
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)
-    logger.info("%s: %s in %d episodes", say_policy(contestant.name), text, metrics["num_episodes"])
+    logger.info("%s: %s in %d episodes", name, text, metrics["num_episodes"])

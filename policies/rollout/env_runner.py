@@ -129,14 +129,15 @@ class EnvRunner:
     ) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays groups, and returns those that are whole, by position, once all are finished.
 
-        `show` is told how many are finished so far. Raises: as `collect`.
+        `show` is told how many have just been finished. Raises: as `collect`.
         """
         self.take(requests)
         played: list[PlayedGroup] = []
         while len(played) < len(requests):
-            played += self.collect(len(requests), until_room=False)[1]
+            finished = self.collect(len(requests), until_room=False)[1]
+            played += finished
             if show is not None:
-                show(len(played))
+                show(len(finished))
         return merge_played(played)
 
     def sleep(self) -> None:
