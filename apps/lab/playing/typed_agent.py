@@ -98,7 +98,7 @@ def explain_typing(task: Task) -> str:
         how = f"a statement ends at Enter; `{_ANSWER} TEXT` answers"
     elif isinstance(task, OSTask):
         how = f"a command ends at Enter; `{_ANSWER} TEXT` answers, `finish` ends without an answer"
-    return f"({how}; \\ at its end continues it in the next line; ? is help; Ctrl-D leaves)"
+    return f"({how}; after \\ it continues in the next line; ? is help; Ctrl-D leaves)"
 
 
 def write_out(typed: str, task: Task) -> str:
