@@ -6,7 +6,7 @@ agentpeft doctor db_bench environment.kwargs.database=docker
 ```
 
 First what the config needs, then a tiny model learns for one step and every piece of it is checked.
-The last line is JSON.
+Off a terminal, or with --json, the last line is JSON.
 
 Exit status: 0 the config can run here; 1 it cannot; 2 wrong settings.
 """
@@ -14,7 +14,6 @@ Exit status: 0 the config can run here; 1 it cannot; 2 wrong settings.
 import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
 
 # isort: split
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from typer import Option
 
 from agentpeft.launch.checking.machine_checks import ALL, Finding, Machine
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
+from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import output_base, read_start
 
 main = CommandLine()
@@ -34,6 +34,7 @@ def doctor(
     words: SettingsWords = None,
     *,
     no_ladder: Annotated[bool, Option("--no-ladder", help="Look at the machine alone.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Prints what each check finds, and a summary as JSON."""
     settings = read_start(*split_settings(words)).settings
@@ -47,7 +48,9 @@ def doctor(
         findings.append(finding)
     faults = [finding.name for finding in findings if finding.is_fault]
     notes = [finding.name for finding in findings if finding.remedy and not finding.is_fault]
-    print(json.dumps({"can_run": not faults, "faults": faults, "notes": notes}))
+    verdict = f"cannot run here: {', '.join(faults)}" if faults else "can run here"
+    summary = {"can_run": not faults, "faults": faults, "notes": notes}
+    finish(summary, f"{settings.experiment} {verdict}", as_json=as_json)
     return 1 if faults else 0
 
 

@@ -1,16 +1,17 @@
-"""Evaluates policies on held-out tasks: models, adapters, merged ones, endpoints, baselines.
+"""Evaluates policies on the evaluation tasks: models, adapters, merged ones, endpoints, baselines.
 
 ```sh
-python launch/evaluate.py outputs/quickstart/20260101-120000 --policy base --modes both
-python launch/evaluate.py arithmetic_add --adapter path/a --adapter old=path/b
-python launch/evaluate.py db_bench --policy oracle evaluation.num_tasks=50
-python launch/evaluate.py db_bench --endpoint http://localhost:8000/v1 --endpoint-model my-model
-python launch/evaluate.py db_bench --policy base --replay 4 --votes 3
+agentpeft evaluate outputs/quickstart/20260101-120000 --policy base --modes both
+agentpeft evaluate arithmetic_add --adapter path/a --adapter old=path/b
+agentpeft evaluate db_bench --policy oracle evaluation.num_tasks=50
+agentpeft evaluate db_bench --endpoint http://localhost:8000/v1 --endpoint-model my-model
+agentpeft evaluate db_bench --policy base --replay 4 --votes 3
 ```
 
 Tasks are those of `evaluation.num_tasks`, with `evaluation.samples_per_task` episodes each: one is
-greedy, several are sampled and give pass@k. It writes results.json and every episode. The same
-command with --output goes on where it was interrupted. The last line is JSON.
+greedy, several are sampled and give pass@k. Several policies are compared task by task. It writes
+results.json and every episode. The same command with --output continues an interrupted evaluation.
+Off a terminal, or with --json, the last line is JSON.
 
 Exit status: 0 done; 1 a failure; 2 wrong input; 130 interrupted.
 """
@@ -21,6 +22,7 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 import json
 import sys
 import time
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -30,6 +32,7 @@ from typer import Option
 
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
+from agentpeft.launch.run.ending import AsJson, finish, say_policy
 from agentpeft.launch.run.run_folder import find_run, output_base, read_start, shown
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 
@@ -77,8 +80,9 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     ] = False,
     replay: Annotated[int, _methods(help="Past successes in each prompt.")] = 0,
     votes: Annotated[int, _methods(help="Samples of each turn; the most frequent counts.")] = 1,
+    as_json: AsJson = False,
 ) -> int:
-    """Plays the tasks with everyone who is named, and prints the summary."""
+    """Plays the tasks with every policy that is named, and prints the summary."""
     from agentpeft.launch.evaluating import contest
     from agentpeft.launch.evaluating.players import Methods
 
@@ -96,8 +100,23 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     default = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment / stamp
     folder = (output or default).absolute()
     summary = contest.evaluate(settings, contestants, methods, folder)
-    print(json.dumps({"output": shown(folder), **summary}))
+    finish({"output": shown(folder), **summary}, *_describe(summary, folder), as_json=as_json)
     return 0
+
+
+def _describe(summary: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Yields how the policies compare, where the results are, and what can be done next."""
+    for pair in summary["comparisons"]:
+        policy, other = say_policy(pair["policy"]), say_policy(pair["other"])
+        points, low, high = (100 * pair[name] for name in ("difference", "low", "high"))
+        yield (
+            f"{policy} against {other}: {points:+.0f} points, paired 95 % interval "
+            f"[{low:+.0f}, {high:+.0f}], better on {pair['num_better']} of {pair['num_tasks']} "
+            f"tasks, worse on {pair['num_worse']}"
+        )
+    yield f"results: {shown(folder / 'results.json')}"
+    if not summary["comparisons"]:
+        yield "next: the same command with --policy base, or another --adapter, compares the two"
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ from agentpeft.envs.tasks.hub import load_hub_rows
 from agentpeft.envs.tasks.records import Json
 from agentpeft.envs.tasks.taskset import Split
 from agentpeft.launch.data.gold_validation import validate_gold
-from agentpeft.launch.data.task_families import TaskFamily, family_of, family_of_file
+from agentpeft.launch.data.task_families import FAMILIES, TaskFamily, family_of, family_of_file
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.ending import AsJson
 
 HUB_ID = "csyq/LifelongAgentBench"
 InputFile = Annotated[Path, Argument(help="A task file.")]
@@ -174,11 +175,12 @@ def validate(
     ] = None,
     sandbox: Annotated[str | None, Option(help="Of OS-interaction: bubblewrap or docker.")] = None,
     scripts: Scripts = None,
+    as_json: AsJson = False,
 ) -> int:
-    """Plays every gold solution; the last line on standard output is JSON."""
+    """Plays every gold solution; off a terminal, or with --json, the last line is JSON."""
     settings = {"database": database, "sandbox": sandbox, "scripts": scripts}
     given = {name: str(value) for name, value in settings.items() if value is not None}
-    return validate_gold(path, env, given)
+    return validate_gold(path, env, given, as_json=as_json)
 
 
 def write_generated(path: Path, env_id: str, num_tasks: int, seed: int, **options: object) -> None:
@@ -208,6 +210,9 @@ def _write_entries(path: Path, family: TaskFamily, tasks: Iterable[tuple[str, Ta
     entries = family.to_entries(tasks)
     _write_json(path, entries)
     print(f"{len(entries)} tasks written to {path}")
+    if sys.stdout.isatty():
+        (env_id,) = (name for name, other in FAMILIES.items() if other is family)
+        print(f"next: agentpeft prepare-data validate {path} --env {env_id}")
 
 
 def _write_json(path: Path, data: Json) -> None:

@@ -5,7 +5,7 @@ agentpeft report outputs/quickstart/20260101-120000
 agentpeft report RUN_A RUN_B --output comparison.html --png plots
 ```
 
-The last line on standard output is JSON: the page, its size in bytes, the plots.
+Off a terminal, or with --json, the last line is JSON: the page, its size in bytes, the plots.
 
 Exit status: 0 done; 1 nothing could be written; 2 wrong input.
 """
@@ -13,7 +13,6 @@ Exit status: 0 done; 1 nothing could be written; 2 wrong input.
 import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
 
 # isort: split
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from agentpeft.launch.reporting.plots import PARTS, make_plots, to_image
 from agentpeft.launch.reporting.report_episodes import read_episodes
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.ending import AsJson, finish
 
 _PAGE = Path(__file__).parent / "reporting" / "report_page"
 _MAX_EPISODE_BYTES = 3_000_000
@@ -46,9 +46,11 @@ def report(
     ] = None,
     png: Annotated[Path | None, Option(help="Write the plots as PNG into this folder.")] = None,
     smoothing: Annotated[float, Option(help="Of the curves, in [0, 1); 0 is none.")] = 0.8,
+    as_json: AsJson = False,
 ) -> int:
     """Writes the page, and prints where. Raises: DataError, SettingsError, OSError."""
-    print(json.dumps(write_report(runs, output, png, smoothing)))
+    written = write_report(runs, output, png, smoothing)
+    finish(written, f"report: {written['report']} (open it in a browser)", as_json=as_json)
     return 0
 
 

@@ -26,7 +26,9 @@ from typing import Annotated, TextIO
 from typer import Option
 
 from agentpeft.envs import SettingsError
+from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
+from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import (
     Start,
     change_settings,
@@ -49,7 +51,7 @@ main = CommandLine()
 
 
 @main.add(help=__doc__)
-def train(
+def train(  # noqa: PLR0913 (options, by keyword only)
     words: SettingsWords = None,
     *,
     dry_run: Annotated[
@@ -63,6 +65,7 @@ def train(
         Path | None, _start(metavar="ADAPTER", help="Start from an adapter's weights alone.")
     ] = None,
     address: Annotated[str | None, _cluster(help="Ray cluster to join; else RAY_ADDRESS.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Trains as the settings say, or goes on with a run, and prints the summary."""
     # Read when the hub's client is imported: transformers would show a bar at each checkpoint
@@ -83,17 +86,15 @@ def train(
         _look_ahead(start, address)
         return 0
     from agentpeft.launch.run.ray_session import RayError, say_cause
+    from agentpeft.launch.run.summary import describe_end
 
     try:
         with reserved_stdout() as output:
             summary = _train(start, address, output, is_short=fast_dev_run)
             if fast_dev_run:
                 _finish_short(summary)
-            print(json.dumps(summary), file=output, flush=True)
-        if sys.stderr.isatty():
-            run = _run_of(summary)
-            hints = f"agentpeft why {run}  # what it has learnt\nagentpeft report {run}  # a page"
-            print(hints, file=sys.stderr)
+            lines = describe_end(read_run(_run_of(summary)), summary)
+            finish(summary, *lines, as_json=as_json, output=output)
     except Stopped as stop:
         return stop.exit_status
     except RayError as error:

@@ -6,12 +6,12 @@ agentpeft diff RUN_A RUN_B
 
 Two runs of the same settings with `deterministic = true` have the same metrics and episodes, but
 for times and faults: the first iteration at which they do not is named, with the metrics and the
-episode that differ. Of other runs it is where chance has parted them. The last line is JSON.
+episode that differ. Of other runs it is where chance has parted them. Off a terminal, or with
+--json, the last line is JSON.
 
 Exit status: 0 done; 2 wrong input.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, zip_longest
@@ -23,10 +23,12 @@ from typer import Argument
 from agentpeft.apps.lab.sparklines import sparkline
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.ending import AsJson, finish
+from agentpeft.launch.run.run_folder import shown
 
 CURVES = {
-    "held-out success": "eval/success_rate",
-    "success": "train/accuracy",
+    "success": "eval/success_rate",
+    "training success": "train/accuracy",
     "reward": "train/avg_reward",
     "loss": "train/policy_loss",
     "entropy": "train/entropy",
@@ -54,6 +56,8 @@ class Parting:
 def diff(
     first: Annotated[Path, Argument(help="A run's folder.")],
     second: Annotated[Path, Argument(help="Another's.")],
+    *,
+    as_json: AsJson = False,
 ) -> int:
     """Prints what differs, and a summary. Raises: DataError, SettingsError."""
     runs = [read_run(first), read_run(second)]
@@ -62,7 +66,8 @@ def diff(
     for line in _describe(runs, settings, parting):
         print(line)
     summary = {"settings": sorted(settings), "parting": parting and asdict(parting)}
-    print(json.dumps(summary))
+    page = f"next: agentpeft report {shown(first)} {shown(second)}  # both on one page"
+    finish(summary, page, as_json=as_json)
     return 0
 
 

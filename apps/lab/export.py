@@ -10,7 +10,7 @@ they differ, of the one with the higher return (`chosen`) and of the other (`rej
 action of an episode that succeeded (`completion`) after what came before (`prompt`). unpaired: an
 action of any episode with a `label`, whether it succeeded, for KTO; an action that both successes
 and failures took after the same prompt is left out. No row twice.
-The last line on standard output is JSON: the file and its number of rows.
+Off a terminal, or with --json, the last line is JSON: the file and its number of rows.
 
 Exit status: 0 done; 1 nothing could be written; 2 wrong input, or no rows.
 """
@@ -28,7 +28,10 @@ from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.ending import AsJson, finish
+from agentpeft.launch.run.run_folder import shown
 
+_TRAINERS = {"preference": "trl.DPOTrainer", "sft": "trl.SFTTrainer", "unpaired": "trl.KTOTrainer"}
 main = CommandLine()
 
 
@@ -37,22 +40,33 @@ def export(
     run: Annotated[Path, Argument(help="A run's folder.")],
     *,
     rows: Annotated[Literal["preference", "sft", "unpaired"], Option("--format")] = "preference",
-    output: Annotated[Path | None, Option(show_default="FORMAT.jsonl")] = None,
+    output: Annotated[Path | None, Option(show_default="RUN/exports/FORMAT.jsonl")] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite the file if it exists.")] = False,
     from_iteration: Annotated[int, Option(help="Leave out what was earlier.")] = 0,
+    as_json: AsJson = False,
 ) -> int:
     """Writes the file. Raises: DataError, SettingsError, OSError."""
     data = read_run(run)
+    path = output or data.path / "exports" / f"{rows}.jsonl"
+    if path.exists() and not force:
+        raise SettingsError(f"{path} exists: --force overwrites it, --output writes another file")
     sessions = read_sessions(data.path, "train")
     episodes = (row for row in sessions if row["iteration"] >= from_iteration)
     to_rows = {"preference": to_preferences, "sft": to_sft_rows, "unpaired": to_unpaired_rows}[rows]
     columns = _template_columns(data)
     lines = list(dict.fromkeys(json.dumps({**row, **columns}) for row in to_rows(episodes)))
     if not lines:
-        path = data.path / "sessions" / "train.jsonl"
-        raise SettingsError(f"{path} from iteration {from_iteration} on: no {rows} row")
-    output = output or Path(f"{rows}.jsonl")
-    write_file(output, "".join(f"{line}\n" for line in lines).encode())
-    print(json.dumps({"output": str(output), "rows": len(lines)}))
+        source = data.path / "sessions" / "train.jsonl"
+        raise SettingsError(f"{source} from iteration {from_iteration} on: no {rows} row")
+    if output is None:
+        path.parent.mkdir(exist_ok=True)
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())
+    finish(
+        {"output": str(path), "rows": len(lines)},
+        f"{len(lines)} {rows} rows written to {shown(path)}",
+        f"use: datasets.load_dataset('json', data_files={shown(path)!r}), then {_TRAINERS[rows]}",
+        as_json=as_json,
+    )
     return 0
 
 

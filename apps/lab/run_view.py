@@ -1,5 +1,6 @@
 """A run as a terminal shows it, from the lines that its files hold: `render`."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -16,22 +17,24 @@ from agentpeft.launch.reporting.run_data import Row
 from agentpeft.launch.run.summary import LEFT, compute_cost
 
 _CURVES = {
-    "held-out success": "eval/success_rate",
-    "success": "train/accuracy",
+    "success": "eval/success_rate",
+    "training success": "train/accuracy",
     "reward": "train/avg_reward",
     "loss": "train/policy_loss",
     "entropy": "train/entropy",
     "seconds": "time/total_s",
 }
 _PARTS = {
-    "sample": "episodes are played",
-    "learn": "the policy is trained",
-    "broadcast": "it is delivered and proven",
-    "orchestration": "the rest",
+    "sample": "plays episodes",
+    "learn": "trains the policy",
+    "broadcast": "syncs and verifies the adapter",
+    "orchestration": "all else",
 }
 _NOTHING = "(nothing)"
 """Stands for an empty text."""
 _WINDOW = 10
+_LABEL = re.compile(r"^(?:Task|Problem|Question): *(\S.*)", re.M)
+_ASKING = re.compile(r"[.?!=]\s*$")
 MAX_SKILL_LINES = 13
 _BAR_CHARS = 20
 _WIDTH = 40
@@ -41,8 +44,9 @@ _WIDTH = 40
 class RunSnapshot:
     """What is known of a run at a moment: its lines and its latest episodes, both oldest first.
 
-    `state` is a word: running, ended, stopped, again. `note` is what the log says of a run that has
-    measured nothing yet.
+    `state` is a word: running, ended, stopped, replay. `note` is what the log says of a run that
+    has measured nothing yet. `tasks` says what is evaluated. `is_at_frontier`: training chooses
+    tasks that are neither learnt nor hopeless.
     """
 
     name: str
@@ -51,6 +55,8 @@ class RunSnapshot:
     lines: Sequence[Row]
     episodes: Sequence[Row]
     note: str = ""
+    tasks: str = ""
+    is_at_frontier: bool = False
 
     @property
     def step(self) -> int:
@@ -64,19 +70,18 @@ class RunSnapshot:
 
 def render(run: RunSnapshot, max_skill_lines: int = MAX_SKILL_LINES) -> RenderableType:
     """Returns the whole view. Nothing that an agent has said reaches the terminal as a command."""
-    return Group(
-        *_head(run),
-        Rule("curves, first -> last"),
-        _curves(run),
-        Rule("success by skill"),
-        _skills(run, max_skill_lines),
-        Rule("seconds of an iteration"),
-        _seconds(run),
-        Rule("alarms"),
-        *_alarms(run),
-        Rule("last episodes"),
-        *_episodes(run),
-    )
+    sections: dict[str, Iterator[RenderableType]] = {
+        "curves, first -> last": _curves(run),
+        "success by skill": _skills(run, max_skill_lines),
+        "seconds of an iteration": _seconds(run),
+        "alarms": _alarms(run),
+        "last episodes": _episodes(run),
+    }
+    shown: list[RenderableType] = [*_head(run)]
+    for title, section in sections.items():
+        if lines := [*section]:
+            shown += [Rule(title), *lines]
+    return Group(*shown)
 
 
 def _head(run: RunSnapshot) -> Iterator[RenderableType]:
@@ -93,28 +98,28 @@ def _head(run: RunSnapshot) -> Iterator[RenderableType]:
     yield find_lamp(run.lines)
     cost = compute_cost(run.lines)
     if cost["seconds"] is not None and cost["tokens"] is not None:
-        yield Text(f"a success costs {cost['seconds']:.3g} s, {cost['tokens']:.0f} tokens")
+        yield Text(f"{cost['seconds']:.3g} s and {cost['tokens']:.0f} tokens per success")
 
 
 def find_lamp(lines: Sequence[Row]) -> Text:
-    """Returns whether the last adapter was delivered, and proven to be what is served.
+    """Returns whether every runner serves the last adapter.
 
     Green: every runner has proven it on fixed tokens. Yellow: it was acknowledged by its hash, and
-    no proof was asked for. Red: a runner failed to prove it and was begun anew.
+    no proof was asked for. Red: a runner failed to prove it and was restarted.
     """
     trained = [row for row in lines if "time/broadcast_s" in row]
     if not trained:
-        return Text("○ no adapter was delivered yet", "dim")
+        return Text("○ no adapter was synced yet", "dim")
     failed = [row.get("fault/num_failed_deliveries") or 0 for row in [{}, *trained][-2:]]
     version = int(trained[-1]["train/step"])
     if failed[-1] > failed[0]:
-        return Text(f"● adapter {version}: a delivery failed and was repeated", "red")
+        return Text(f"● adapter {version}: a sync failed and was repeated", "red")
     if any(name.startswith("delivery/") for name in trained[-1]):
-        return Text(f"● adapter {version} delivered and proven", "green")
-    return Text(f"● adapter {version} delivered, its proof was not asked for", "yellow")
+        return Text(f"● adapter {version} synced and verified", "green")
+    return Text(f"● adapter {version} synced, not verified", "yellow")
 
 
-def _curves(run: RunSnapshot) -> RenderableType:
+def _curves(run: RunSnapshot) -> Iterator[RenderableType]:
     table = Table.grid(padding=(0, 1))
     for label, metric in _CURVES.items():
         if values := run.series(metric):
@@ -122,11 +127,17 @@ def _curves(run: RunSnapshot) -> RenderableType:
             line = sparkline(values, _WIDTH, (0.0, 1.0) if is_rate else None)
             ends = (f"{v:.1%}" if is_rate else f"{v:.3g}" for v in (values[0], values[-1]))
             table.add_row(label, Text(line, "cyan"), " -> ".join(ends))
-    return table if table.row_count else Text("none yet", "dim")
+    if table.row_count:
+        yield table
+    evaluated, trained = run.series("eval/success_rate"), run.series("train/accuracy")
+    if evaluated:
+        lower = bool(trained) and trained[-1] < evaluated[-1] and run.is_at_frontier
+        why = "; training success is lower, as it chooses tasks that are half learnt" * lower
+        yield Text(f"success is measured on {run.tasks}{why}", "dim")
 
 
-def _skills(run: RunSnapshot, max_lines: int) -> RenderableType:
-    """Returns a bar for each skill, of the last evaluation that has it, else of training."""
+def _skills(run: RunSnapshot, max_lines: int) -> Iterator[RenderableType]:
+    """Yields a bar for each skill, of the last evaluation that has it, else of training."""
     rates: dict[str, float] = {}
     for prefix in ("train/skill/", "eval/skill/"):
         for row in run.lines:
@@ -143,13 +154,14 @@ def _skills(run: RunSnapshot, max_lines: int) -> RenderableType:
         table.add_row(Text(clean(name)), bar, f"{rates[name]:.0%}")
     if len(rates) > num_shown:
         table.add_row(f"and {len(rates) - num_shown} more")
-    return table if rates else Text("none yet", "dim")
+    if rates:
+        yield table
 
 
-def _seconds(run: RunSnapshot) -> RenderableType:
+def _seconds(run: RunSnapshot) -> Iterator[RenderableType]:
     recent = [row for row in run.lines if row.get("time/total_s")][-_WINDOW:]
     if not recent:
-        return Text("none yet", "dim")
+        return
     means = {part: fmean(row.get(f"time/{part}_s") or 0.0 for row in recent) for part in _PARTS}
     total = sum(means.values()) or 1.0
     table = Table.grid(padding=(0, 1))
@@ -157,16 +169,13 @@ def _seconds(run: RunSnapshot) -> RenderableType:
         full = round(seconds / total * _BAR_CHARS)
         bar = Text("█" * full, "blue")
         table.add_row(part, bar, f"{seconds:.3g} s", Text(_PARTS[part], "dim"))
-    return table
+    yield table
 
 
 def _alarms(run: RunSnapshot) -> Iterator[RenderableType]:
-    alarms = find_alarms(run.lines)
-    for alarm in alarms:
+    for alarm in find_alarms(run.lines):
         yield Text(f"{alarm.name}: {alarm.seen}", "red")
         yield Text(f"  {alarm.advice}", "dim")
-    if not alarms:
-        yield Text("none", "dim")
 
 
 def _episodes(run: RunSnapshot) -> Iterator[RenderableType]:
@@ -177,19 +186,32 @@ def _episodes(run: RunSnapshot) -> Iterator[RenderableType]:
         yield Text.assemble(
             (f"{name:<{width}}  ", "bold"),
             (clean(row["outcome"]), style),
-            clean(f", return {row['episode_return']:.3g}  {row['task_id']}: {_told(row)}"),
+            clean(f", return {row['episode_return']:.3g}  {find_question(row['messages'])}"),
+            clean(f"  {_told(row)}"),
             overflow="ellipsis",
             no_wrap=True,
         )
-    if not run.episodes:
-        yield Text("none yet (output.loggers keeps them with episodes)", "dim")
 
 
 def _told(row: Row) -> str:
     """Returns what the agent said last, and what the environment answered, in one line."""
-    ends = row["messages"][-2:]
+    first = next((i for i, (role, _) in enumerate(row["messages"]) if role == "assistant"), 0)
+    ends = row["messages"][first:][-2:]
     said = (f"{'»' if role == 'assistant' else '«'} {say_text(text)}" for role, text in ends)
     return " ".join(" ".join(said).split())
+
+
+def find_question(messages: Sequence[Sequence[str]]) -> str:
+    r"""Returns the line of an episode's prompt that asks, as far as lines tell by their looks.
+
+    >>> find_question([("user", "pets(name TEXT)\nHow many pets are there?\n4 turns")])
+    'How many pets are there?'
+    """
+    prompt = next((text for role, text in messages if role == "user"), "")
+    lines = [line.strip() for line in prompt.splitlines() if line.strip()]
+    if label := _LABEL.search(prompt):
+        return clean(label[1])
+    return clean(next(filter(_ASKING.search, lines), lines[0] if lines else ""))
 
 
 def say_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Shows a run in the terminal, from its files alone: as it goes, its end, or all of it again.
+"""Shows a run in the terminal, from its files alone: live, its end, or a replay.
 
 ```sh
 agentpeft watch RUN
@@ -6,10 +6,9 @@ agentpeft watch RUN --replay 60
 agentpeft watch RUN --svg run.svg
 ```
 
-While the run goes on the view follows its files, until it ends or Ctrl-C. One that has ended is
-played again, in some three seconds. --replay plays the run, so many times as fast as it was.
-Where standard output is no terminal, the present view is printed once, as text. --svg writes it as
-a picture.
+While the run trains, the view follows its files, until it ends or Ctrl-C. One that has ended is
+replayed in some three seconds; --replay SPEED replays it that many times as fast as it was.
+Off a terminal, the present view is printed once, as text. --svg writes it as a picture.
 
 Exit status: 0 done; 2 wrong input; 130 interrupted.
 """
@@ -61,7 +60,7 @@ def watch(
     run: Annotated[Path, Argument(help="A run's folder.")],
     *,
     replay: Annotated[
-        float | None, Option(metavar="SPEED", help="Play the run again, SPEED times as fast.")
+        float | None, Option(metavar="SPEED", help="Replay the run, SPEED times as fast.")
     ] = None,
     svg: Annotated[
         Path | None, Option(metavar="FILE", help="Write the present view as a picture.")
@@ -104,7 +103,7 @@ def draw(view: RunSnapshot) -> str:
 
 def _fit(view: RunSnapshot, console: Console) -> RenderableType:
     """Returns the view; as long as it changes, all of it is on the screen but some skills."""
-    if view.state not in ("running", "again"):
+    if view.state not in ("running", "replay"):
         return render(view)
     others = len(console.render_lines(render(view, 1), pad=False)) - 1
     return render(view, min(MAX_SKILL_LINES, max(1, console.height - others)))
@@ -119,7 +118,17 @@ def take_snapshot(run: Path) -> RunSnapshot:
     episodes = _read_episodes(run / _EPISODES, group_size)
     logged = _read_end(run / _LOG, 1)
     note = "" if data.metrics else b"".join(logged).decode("utf-8", "replace")
-    now = RunSnapshot(data.name, state, num_iterations, data.metrics, episodes, note)
+    is_at_frontier = data.settings.get("curriculum.sampling") == '"frontier"'
+    now = RunSnapshot(
+        data.name,
+        state,
+        num_iterations,
+        data.metrics,
+        episodes,
+        note,
+        data.evaluated_tasks,
+        is_at_frontier,
+    )
     return replace(now, state=state or ("ended" if now.step >= num_iterations else "stopped"))
 
 
@@ -177,7 +186,7 @@ def play_again(end: RunSnapshot, rows: Iterable[Row], speed: float) -> Iterator[
         if number < len(pauses_s) and due_s + pauses_s[number] < time.monotonic():
             continue
         time.sleep(max(due_s - time.monotonic(), 0.0))
-        yield replace(end, state="again", lines=end.lines[:number], episodes=tuple(recent))
+        yield replace(end, state="replay", lines=end.lines[:number], episodes=tuple(recent))
     yield end
 
 

@@ -1,4 +1,4 @@
-"""Explains how a run went: what it learnt, what went wrong and when, and which setting to turn.
+"""Explains how a run went: what it learnt, what went wrong, what still fails, and what to do next.
 
 ```sh
 agentpeft why outputs/quickstart/20260101-120000
@@ -15,9 +15,12 @@ from typing import Annotated
 
 from typer import Argument
 
-from agentpeft.launch.reporting.alarms import find_periods
-from agentpeft.launch.reporting.run_data import Row, RunData, read_run
+from agentpeft.apps.lab.run_view import find_question
+from agentpeft.envs import Outcome
+from agentpeft.launch.reporting.alarms import SOLVED, WINDOW, find_periods
+from agentpeft.launch.reporting.run_data import Row, RunData, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.run_folder import shown
 
 _FAULTS = {
     "sample/num_faults": "faults of the environment, each in an episode that was played again",
@@ -28,8 +31,9 @@ _FAULTS = {
     "fault/num_learner_restarts": "restarts of learners",
     "fault/num_drained_env_runners": "env runners whose machine was being drained",
     "fault/num_joined_env_runners": "env runners that had a place again and joined",
-    "fault/num_failed_deliveries": "deliveries of an adapter that had to be repeated",
+    "fault/num_failed_deliveries": "syncs of an adapter that had to be repeated",
 }
+_NUM_SHOWN = 3
 main = CommandLine()
 
 
@@ -42,10 +46,11 @@ def why(run: Annotated[Path, Argument(help="A run's folder.")]) -> int:
 
 
 def explain(run: RunData) -> Iterator[str]:
-    """Yields what a run's metrics tell, in lines."""
+    """Yields what a run's files tell, in lines. Raises: DataError."""
     updates = [row for row in run.metrics if row.get("train/accuracy") is not None]
     yield f"{run.name}: {len(updates)} updates"
-    yield from _tell_success(*run.evaluations(), updates)
+    yield from _tell_success(run, updates)
+    yield from _tell_gradients(updates)
     periods = find_periods(run.metrics)
     for period in periods:
         first, last = period.first_step, period.last_step
@@ -56,7 +61,11 @@ def explain(run: RunData) -> Iterator[str]:
         if number := _count(run, name):
             yield f"{number} {what}"
     if not periods:
-        yield "no alarm was up"
+        few = f" (alarms need {2 * WINDOW} updates)" if len(updates) < 2 * WINDOW else ""
+        yield f"no alarm was up{few}"
+    yield from _tell_failures(run)
+    if _count_learnt(updates):
+        yield from _tell_next(run)
 
 
 def _count(run: RunData, name: str) -> int:
@@ -68,24 +77,83 @@ def _count(run: RunData, name: str) -> int:
     return int(sum(late - early if late >= early else late for early, late in steps))
 
 
-def _tell_success(before: Row, after: Row, updates: list[Row]) -> Iterator[str]:
+def _tell_success(run: RunData, updates: list[Row]) -> Iterator[str]:
+    before, after = run.evaluations()
     if before.get("eval/success_rate") is None or before is after:
         if updates:
             first, last = (f"{row['train/accuracy']:.1%}" for row in (updates[0], updates[-1]))
             yield f"success of sampled episodes {first} -> {last}"
         if before:
-            yield f"success on held-out tasks {_interval(before)}, not played again yet"
+            yield f"success on {run.evaluated_tasks} {_interval(before)}, not played again yet"
         else:
-            yield "no held-out tasks were played"
+            yield "no evaluation tasks were played"
         return
     yield (
-        f"success on held-out tasks {_interval(before)} -> {_interval(after)}: "
+        f"success on {run.evaluated_tasks} {_interval(before)} -> {_interval(after)}: "
         + _compare(before, after)
     )
     for name in before:
         if name.startswith("eval/skill/") and after.get(name) is not None:
             skill = name.removeprefix("eval/skill/")
             yield f"    {skill}: {before[name]:.1%} -> {after[name]:.1%}"
+
+
+def _count_learnt(updates: list[Row]) -> int:
+    """Returns how many updates had a gradient."""
+    num_skipped = updates[-1].get("train/num_skipped_updates") if updates else 0
+    return len(updates) - int(num_skipped or 0)
+
+
+def _tell_gradients(updates: list[Row]) -> Iterator[str]:
+    """Yields how many updates had a gradient if not all, and what helps where none had one."""
+    num_learnt = _count_learnt(updates)
+    if num_learnt == len(updates):
+        return
+    if num_learnt > 0:
+        yield f"{num_learnt} of {len(updates)} updates had a gradient"
+        return
+    has_groups = "sample/spread_share" in updates[-1]
+    reason = "no group had two different returns: " if has_groups else ""
+    yield f"{reason}no update had a gradient"
+    rates = {row["train/accuracy"] for row in updates}
+    if rates == {0.0}:
+        yield (
+            "    nothing succeeded: give easier tasks, a longer warm start "
+            "(warm_start.num_steps), or a reward that tells more (environment.kwargs.reward)"
+        )
+    elif rates == {1.0}:
+        yield "    everything succeeded: give harder tasks"
+    else:
+        yield "    give more samples of a task (training.group_size)"
+
+
+def _tell_failures(run: RunData) -> Iterator[str]:
+    """Yields which episodes of the last evaluation failed, three of them as commands."""
+    last: list[Row] = []
+    for row in read_sessions(run.path, "eval"):
+        if last and last[0]["iteration"] != row["iteration"]:
+            last = []
+        last.append(row)
+    failed = [row for row in last if row["outcome"] != Outcome.SUCCESS]
+    if not failed:
+        return
+    yield f"{len(failed)} of {len(last)} episodes of the last evaluation failed; look at one:"
+    by_skill = {tuple(row.get("skills", ())): row for row in reversed(failed)}
+    for row in list({id(row): row for row in (*by_skill.values(), *failed)}.values())[:_NUM_SHOWN]:
+        name = f"eval-{row['group_id']}-{row['sample']}@{row['iteration']}"
+        yield f"    agentpeft replay {shown(run.path)} {name}  # {find_question(row['messages'])}"
+
+
+def _tell_next(run: RunData) -> Iterator[str]:
+    step, folder = int(run.metrics[-1]["train/step"]), shown(run.path)
+    num_iterations = int(run.settings.get("training.num_iterations", 0))
+    if step < num_iterations:
+        yield f"iteration {step} of {num_iterations}: agentpeft train --resume {folder} resumes it"
+        return
+    rate = run.evaluations()[1].get("eval/success_rate")
+    resume = f"agentpeft train --resume {folder} training.num_iterations={2 * num_iterations}"
+    more = "harder tasks have more to learn" if rate and rate >= SOLVED else f"{resume} trains on"
+    yield f"next: {more}; agentpeft merge {folder} makes one model of it"
 
 
 def _interval(row: Row) -> str:

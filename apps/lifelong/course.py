@@ -20,10 +20,9 @@ from agentpeft.apps.lifelong.task_sequence import TaskSequence
 from agentpeft.envs import Outcome
 from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.adapter_bank import PromptRouter
-from agentpeft.launch.evaluating.evaluation_files import to_record
-from agentpeft.launch.evaluating.merging import merge_into_base
+from agentpeft.launch.evaluating.merging import base_settings, merge
 from agentpeft.launch.evaluating.players import Contestant, Methods
-from agentpeft.launch.reporting.run_data import read_rows
+from agentpeft.launch.reporting.run_data import read_rows, to_record
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
@@ -239,7 +238,8 @@ class Course:
             earlier.append(player.target)
             base = self._folder / "merged" / f"{lesson.order}.{name}-{place}"
             if not base.exists():
-                merge_into_base(Path(player.target), base)
+                adapter = Path(player.target)
+                merge(base_settings(adapter, None, None), adapter, base, is_trusted=True)
             settings = make_run_settings(
                 self._sequence.of_stages({stage: 1.0}),
                 base,

@@ -7,15 +7,14 @@ agentpeft lifelong my_sequence.toml training.num_iterations=100 --output outputs
 ```
 
 A sequence is a name in apps/lifelong/sequences, or a TOML file with `[[stages]]`. After each
-stage, the held-out tasks of all stages are played. The same command goes on where it was
-interrupted. It writes results.json, matrix.csv, lifelong.html and matrices.png; the last line on
-standard output is JSON.
+stage, the held-out tasks of all stages are played. The same command continues an interrupted
+study. It writes results.json, matrix.csv, lifelong.html and matrices.png. Off a terminal, or with
+--json, the last line on standard output is JSON.
 
 Exit status: 0 done; 1 a failure; 2 wrong input; 143, 130 or 129 stopped by SIGTERM, Ctrl-C or a
 hang-up of the terminal.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +23,7 @@ from typer import Argument, Option
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import output_base, shown
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
@@ -51,6 +51,7 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     ] = True,
     quick: Annotated[bool, Option("--quick", help="Few methods and short runs.")] = False,
     output: Annotated[Path | None, Option(metavar="DIR", help="Where to write or go on.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Runs all courses and prints the summary."""
     from agentpeft.apps.lifelong.course import CourseResult
@@ -84,9 +85,12 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
                 summary = summarize(results)
                 write_results(results, summary, folder / "results.json")
             page = write_page(results, summary, folder)
-            print(
-                json.dumps({"output": shown(folder), "page": shown(page), **summary}), file=stdout
+            ending = {"output": shown(folder), "page": shown(page), **summary}
+            lines = (
+                f"{len(results)} courses are done: {ending['output']}",
+                f"page: {ending['page']}",
             )
+            finish(ending, *lines, as_json=as_json, output=stdout)
     except Stopped as stop:
         print(f"stopped by {stop}; the same command goes on", file=sys.stderr)
         return stop.exit_status

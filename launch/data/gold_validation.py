@@ -1,7 +1,6 @@
 """Plays every gold solution of a task file through an environment and says which fail, and why."""
 
 import inspect
-import json
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -15,11 +14,14 @@ from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.registration import find_spec
+from agentpeft.launch.run.ending import finish
 from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions, read_any_reward
 
 
-def validate_gold(path: Path, env_id: str, kwargs: Mapping[str, Any]) -> int:
-    """Plays every gold solution of a file; prints which fail, and a last line of JSON.
+def validate_gold(
+    path: Path, env_id: str, kwargs: Mapping[str, Any], *, as_json: bool = False
+) -> int:
+    """Plays every gold solution of a file; prints which fail, and ends as commands do (`finish`).
 
     `kwargs` are the environment's, but `data`. Returns 1 where one fails, else 0.
     """
@@ -37,7 +39,13 @@ def validate_gold(path: Path, env_id: str, kwargs: Mapping[str, Any]) -> int:
             elif note := _check_md5(env, task):
                 print(f"{task.task_id}: {note}")
         num_tasks = len(env.task_source)
-    print(json.dumps({"tasks": num_tasks, "succeeded": num_tasks - len(failed), "failed": failed}))
+    num_right = num_tasks - len(failed)
+    finish(
+        {"tasks": num_tasks, "succeeded": num_right, "failed": failed},
+        f"{num_right} of {num_tasks} gold solutions succeed",
+        f"next: agentpeft train CONFIG environment.id={env_id} environment.kwargs.data={path}",
+        as_json=as_json,
+    )
     return 1 if failed else 0
 
 

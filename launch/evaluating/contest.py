@@ -2,20 +2,25 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.adapter_bank import is_bank, read_bank
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
-from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, ReadyPlayer, seated
+from agentpeft.launch.run.ending import say_policy
+from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.delivery.adapter_files import is_whole_model
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
@@ -122,13 +127,30 @@ def evaluate(
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
     waiting = [contestant for contestant in contestants if files.missing(contestant)]
-    for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
-        with _opened(settings, contestant, methods):
-            pass
-    for contestant in contestants:
-        _play(settings, contestant, methods, files, examples)
-        summary = files.write_results()
+    with _make_bar() as bar:
+        for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
+            with _opened(settings, contestant, methods):
+                pass
+        for contestant in contestants:
+            _play(settings, contestant, methods, files, examples, bar)
+            summary = files.write_results()
     return summary
+
+
+def _make_bar() -> Progress:
+    """Returns a bar of one task, shown where standard error is a terminal."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        disable=not sys.stderr.isatty(),
+    )
+    bar.add_task("loading the policies", total=None)
+    return bar
 
 
 @contextmanager
@@ -149,6 +171,7 @@ def _play(
     methods: Methods,
     files: EvaluationFiles,
     examples: Sequence[EpisodeRecord] | None,
+    bar: Progress,
 ) -> None:
     """Plays what is missing and keeps it; replaying its own, one task after the other."""
     missing, samples = files.missing(contestant), settings.evaluation.samples_per_task
@@ -158,9 +181,12 @@ def _play(
         if missing:
             ready, runner = stack.enter_context(_opened(settings, contestant, methods))
             ready.replay.add(files.records(contestant) if examples is None else examples)
+        name, (task,) = say_policy(contestant.name), bar.task_ids
+        bar.update(task, description=name, total=len(missing), completed=0)
         for first in range(0, len(missing), size):
             positions = missing[first : first + size]
-            _, report = runner.sample([GroupRequest(p, samples, "eval") for p in positions])
+            requests = [GroupRequest(p, samples, "eval") for p in positions]
+            _, report = runner.sample(requests, partial(bar.advance, task))
             records = [ready.recount(record) for record in report.records]
             if examples is None:
                 ready.replay.add(records)
@@ -168,4 +194,4 @@ def _play(
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)
-    logger.info("%s: %s in %d episodes", contestant.name, text, metrics["num_episodes"])
+    logger.info("%s: %s in %d episodes", name, text, metrics["num_episodes"])

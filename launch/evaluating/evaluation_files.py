@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.evaluating.comparison import compare_all
 from agentpeft.launch.evaluating.players import Contestant, Methods
-from agentpeft.launch.reporting.run_data import read_rows
+from agentpeft.launch.reporting.run_data import read_rows, to_record
 from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
@@ -103,7 +104,8 @@ class EvaluationFiles:
     def write_results(self) -> dict[str, Any]:
         """Rewrites `results.json`, and returns its summary.
 
-        That is the overall figures of each policy, and how often merged ones did as unmerged.
+        That is the overall figures of each policy, how they compare task by task, and how often
+        merged ones did as unmerged.
         """
         policies, overall = {}, {}
         for contestant, records in self._records.items():
@@ -116,7 +118,8 @@ class EvaluationFiles:
                 "by_difficulty": _by(records, lambda record: [difficulty_of(record.skills)]),
             }
             overall[contestant.name] = {n: v for n, v in metrics.items() if _OVERALL.fullmatch(n)}
-        shared = {"agreement": self._agreement()}
+        comparisons = compare_all({c.name: records for c, records in self._records.items()})
+        shared = {"agreement": self._agreement(), "comparisons": [*map(asdict, comparisons)]}
         _write_json(
             self._folder / "results.json",
             {"played": self._played, "policies": policies, **shared},
@@ -186,14 +189,6 @@ def _to_entry(contestant: Contestant) -> list[Any]:
     """Returns a contestant's fields after its name."""
     bank = [contestant.bank] if contestant.bank else []
     return [contestant.kind, contestant.target, *bank]
-
-
-def to_record(row: dict[str, Any]) -> EpisodeRecord:
-    """Returns an episode from a line of a sessions file."""
-    fields = {name: value for name, value in row.items() if name != "iteration"}
-    fields |= {"outcome": Outcome(fields["outcome"]), "skills": tuple(fields["skills"])}
-    fields["messages"] = tuple((role, text) for role, text in fields["messages"])
-    return EpisodeRecord(**fields)
 
 
 def difficulty_of(skills: Sequence[str]) -> str:

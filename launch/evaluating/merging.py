@@ -5,7 +5,6 @@ taking the adapter away again leaves the base. What a run on all weights has sav
 already: it is written as it is, and both checks compare the copy with it.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,9 +18,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.costs.resources import read_model_config
 from agentpeft.launch.run.run_folder import shown
-from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint
-from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG, is_whole_model
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.delivery.adapter_files import is_whole_model
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
@@ -32,21 +29,6 @@ from agentpeft.policies.settings.config import Settings
 
 _MAX_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 """By how much a log-probability may differ: rounding of the merged weights."""
-
-
-def find_adapter(path: Path) -> Path:
-    """Returns an adapter's folder: itself, a checkpoint's, or that of a run's newest checkpoint.
-
-    Of a run on all weights it is a whole model's. Raises: SettingsError where there is none.
-    """
-    runs = [latest_checkpoint(p) for p in [path / "checkpoints"] if p.is_dir()]
-    for folder in (path, path / "adapter", *(run / "adapter" for run in runs)):
-        if (folder / ADAPTER_CONFIG).is_file() or is_whole_model(folder):
-            return folder.resolve()
-    raise SettingsError(
-        f"{path} is no adapter, whole model, checkpoint or run (no {ADAPTER_CONFIG}, no "
-        f"{MODEL_CONFIG})"
-    )
 
 
 def base_settings(adapter: Path, base: str | None, dtype: str | None) -> Settings:
@@ -71,11 +53,9 @@ def merge(
 ) -> dict[str, object]:
     """Writes the merged model to `output`, checks it, and returns the report of `check_merged`.
 
-    A model that fails a check is deleted. Raises: SettingsError (wrong base; `output` exists),
-    CheckpointError.
+    Raises: SettingsError (wrong base), OSError (`output` exists), CheckpointError where it is not
+    the same policy, and nothing is left of it.
     """
-    if output.exists():
-        raise SettingsError(f"--output {output} exists")
     base = load_base(settings)
     network = base.model
     if not is_whole_model(adapter):
@@ -87,8 +67,8 @@ def merge(
         base.tokenizer.save_pretrained(new)
         report = check_merged(settings, adapter, new, is_trusted)
         if not report["agrees"]:
-            shutil.rmtree(new)
-    return {**report, "merged": shown(output) if report["agrees"] else None}
+            raise CheckpointError(f"{adapter} merged is not the same policy: {report}")
+    return {**report, "merged": shown(output)}
 
 
 @contextmanager
@@ -105,16 +85,6 @@ def making_parents(path: Path) -> Iterator[None]:
         for folder in () if path.exists() else missing:
             with suppress(OSError):  # another process has put something there
                 folder.rmdir()
-
-
-def merge_into_base(adapter: Path, output: Path) -> None:
-    """Writes the adapter's base with the adapter in it, checked, to `output`.
-
-    Raises: as `merge`; CheckpointError where it is not the same policy.
-    """
-    report = merge(base_settings(adapter, None, None), adapter, output, is_trusted=True)
-    if not report["agrees"]:
-        raise CheckpointError(f"{adapter} merged is not the same policy: {report}")
 
 
 def check_merged(

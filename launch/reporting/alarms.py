@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 WINDOW = 3
 """An alarm looks at the last so many updates, and compares them with the first so many."""
 SOLVED = 0.9
-"""From this accuracy on, low entropy, short answers and equal returns are what was wanted."""
+"""From this success rate on, low entropy, short answers and equal returns are what was wanted."""
 MAX_KL = 1.0
 """Nats a token."""
 _MIN_SPREAD = 0.1
@@ -45,7 +45,7 @@ class Alarm:
 class _Updates:
     """A run's first updates, its last ones, and those before the last: `WINDOW` of each.
 
-    `best` is the highest accuracy of any `WINDOW` updates before the last.
+    `best` is the highest success rate of any `WINDOW` updates before the last.
     """
 
     first: Sequence[Line]
@@ -67,7 +67,7 @@ class _Updates:
 
     @property
     def _has_fallen(self) -> bool:
-        """Whether the accuracy is below the best by more than three standard errors."""
+        """Whether success is below the best by more than three standard errors."""
         now = _mean(self.last, "train/accuracy")
         num_episodes = sum(line.get("sample/num_episodes") or 0.0 for line in self.last)
         middle = (now + self.best) / 2
@@ -86,36 +86,31 @@ _Rule: TypeAlias = Callable[[_Updates], Alarm | None]
 
 def find_alarms(lines: Sequence[Line]) -> list[Alarm]:
     """Returns what is wrong at the last of `lines`; nothing before `2 * WINDOW` updates."""
-    trained, begin = _trained(lines), 0
-    for number in range(1, len(trained) + 1):
-        begin = _begin_of_stage(trained, number, begin)
-    return _alarms_after(trained, begin, len(trained))
+    return _find_after(_trained(lines))
 
 
-def _alarms_after(trained: Sequence[Line], begin: int, number: int) -> list[Alarm]:
-    """Returns what is wrong after `number` updates, of which those from `begin` on count."""
-    middle = number - WINDOW
+def _find_after(trained: Sequence[Line]) -> list[Alarm]:
+    """Returns what is wrong after the updates of `trained`, of which its stage's count."""
+    begin, middle = _begin_of_stage(trained), len(trained) - WINDOW
     if middle - WINDOW < begin:
         return []
     earlier = (trained[place : place + WINDOW] for place in range(begin, middle, WINDOW))
     updates = _Updates(
         trained[begin : begin + WINDOW],
         trained[middle - WINDOW : middle],
-        trained[middle:number],
+        trained[middle:],
         best=max(_mean(lines, "train/accuracy") for lines in earlier),
     )
     return [alarm for rule in _RULES if (alarm := rule(updates)) is not None]
 
 
-def _begin_of_stage(trained: Sequence[Line], number: int, begin: int) -> int:
-    """Returns where the curriculum's stage began, `begin` being that of one update before.
+def _begin_of_stage(trained: Sequence[Line]) -> int:
+    """Returns how many updates there were before the curriculum's present stage.
 
     An update's line names the stage of the round after it, so a change counts from the next one on.
     """
-    if number < 2:
-        return begin
-    old, new = (line.get("curriculum/stage") for line in trained[number - 2 : number])
-    return begin if old == new else number
+    stages = [line.get("curriculum/stage") for line in trained]
+    return max((n for n in range(2, len(stages) + 1) if stages[n - 2] != stages[n - 1]), default=0)
 
 
 class AlarmLog:
@@ -136,7 +131,6 @@ class AlarmLog:
 
     def _restart(self, earlier: Sequence[Line]) -> None:
         self._lines: list[Line] = []
-        self._begin = 0
         self._up: set[str] = set()
         self._counts: Counter[str] = Counter()
         for line in _trained(earlier):
@@ -145,9 +139,7 @@ class AlarmLog:
     def _look(self, line: Line) -> list[Alarm]:
         """Returns the alarms that have gone up with a line."""
         self._lines.append(line)
-        number = len(self._lines)
-        self._begin = _begin_of_stage(self._lines, number, self._begin)
-        alarms = _alarms_after(self._lines, self._begin, number)
+        alarms = _find_after(self._lines)
         new = [alarm for alarm in alarms if alarm.name not in self._up]
         self._up = {alarm.name for alarm in alarms}
         self._counts.update(self._up)
@@ -166,11 +158,10 @@ class AlarmPeriod:
 def find_periods(lines: Sequence[Line]) -> list[AlarmPeriod]:
     """Returns when each alarm of a run was up, in the order in which they went up."""
     periods: list[AlarmPeriod] = []
-    trained, begin = _trained(lines), 0
+    trained = _trained(lines)
     for number, line in enumerate(trained, 1):
         step = int(line["train/step"] or 0)
-        begin = _begin_of_stage(trained, number, begin)
-        for alarm in _alarms_after(trained, begin, number):
+        for alarm in _find_after(trained[:number]):
             numbers = [n for n, e in enumerate(periods) if e.alarm.name == alarm.name]
             if numbers and periods[numbers[-1]].last_step == step - 1:
                 periods[numbers[-1]] = replace(periods[numbers[-1]], last_step=step)
@@ -190,11 +181,11 @@ def _no_spread(updates: _Updates) -> Alarm | None:
     is_finite = not any(line.get("train/num_nonfinite_steps") for line in updates.last)
     if updates.is_fine or not grows or not is_finite:  # it counts from the start of the run
         return None
-    accuracy = _mean(updates.last, "train/accuracy")
+    success = _mean(updates.last, "train/accuracy")
     return Alarm(
         "no_spread",
         f"in the last {WINDOW} updates all episodes of a group had the same return "
-        f"(accuracy {accuracy:.0%}), so nothing was learnt",
+        f"(success {success:.0%}), so nothing was learnt",
         "give easier tasks or a longer warm start (warm_start.num_steps), more samples of a task "
         "(training.group_size), or a reward that tells more (environment.kwargs.reward)",
     )
@@ -247,8 +238,8 @@ def _all_invalid(updates: _Updates) -> Alarm | None:
     return Alarm(
         "all_invalid",
         f"{share:.0%} of the episodes end with an action that the environment cannot read",
-        "read episodes (agentpeft report RUN); take a warm start (warm_start.num_steps), a model "
-        "that knows the action format, or part of a reward for the format (reward.format_bonus)",
+        "read episodes (agentpeft replay RUN --failed); take a warm start (warm_start.num_steps), "
+        "a model that knows the action format, or a reward for the format (reward.format_bonus)",
     )
 
 
@@ -277,10 +268,10 @@ _RULES: Sequence[_Rule] = (
 def _say_harm(updates: _Updates) -> str:
     now = _mean(updates.last, "train/accuracy")
     if now < updates.best:
-        return f"the accuracy fell from {updates.best:.0%} to {now:.0%}"
+        return f"success fell from {updates.best:.0%} to {now:.0%}"
     if now == 0:
         return "no episode succeeds"
-    return f"almost no group's episodes differ in their returns (accuracy {now:.0%})"
+    return f"almost no group's episodes differ in their returns (success {now:.0%})"
 
 
 def _mean(lines: Sequence[Line], name: str) -> float:

@@ -102,9 +102,10 @@ class ProgressConsole:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        fields = [TextColumn(f"{field} {{task.fields[{field}]}}") for field in CONSOLE_FIELDS]
+        names = {field: field for field in CONSOLE_FIELDS} | {"accuracy": "success"}
+        fields = [TextColumn(f"{name} {{task.fields[{field}]}}") for field, name in names.items()]
         self._progress = Progress(
-            TextColumn("step"),
+            TextColumn("iteration"),
             MofNCompleteColumn(),
             BarColumn(20),
             *fields,
@@ -129,7 +130,7 @@ class ProgressConsole:
         self._progress.update(self._task, completed=step, **shown)  # type: ignore[arg-type]
         if "eval/success_rate" in metrics:
             rate = metrics["eval/success_rate"]
-            self._progress.console.print(f"step {step}: success rate {rate:.1%}")
+            self._progress.console.print(f"iteration {step}: success {rate:.1%}")
 
     def close(self) -> None:
         """Leaves the last state of the bar on the screen."""

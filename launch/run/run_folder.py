@@ -29,6 +29,8 @@ from agentpeft.policies.checkpointing.checkpoints import (
     settings_of,
     write_config,
 )
+from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG, is_whole_model
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.settings.config import (
     SECTIONS,
     Settings,
@@ -121,6 +123,21 @@ def find_run(path: Path) -> Path | None:
     above = path.resolve().parents
     folders = [path, *(f.parent for f in above[:2] if f.name == "checkpoints")]
     return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
+
+
+def find_adapter(path: Path) -> Path:
+    """Returns an adapter's folder: itself, a checkpoint's, or that of a run's newest checkpoint.
+
+    Of a run on all weights it is a whole model's. Raises: SettingsError where there is none.
+    """
+    runs = [latest_checkpoint(p) for p in [path / "checkpoints"] if p.is_dir()]
+    for folder in (path, path / "adapter", *(run / "adapter" for run in runs)):
+        if (folder / ADAPTER_CONFIG).is_file() or is_whole_model(folder):
+            return folder.resolve()
+    raise SettingsError(
+        f"{path} is no adapter, whole model, checkpoint or run (no {ADAPTER_CONFIG}, no "
+        f"{MODEL_CONFIG})"
+    )
 
 
 def say_no_run(path: Path, lacks: str = CONFIG_FILE) -> str:

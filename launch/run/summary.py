@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentpeft.launch.reporting.run_data import RunData
+from agentpeft.launch.run.ending import say_time
 from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpointing.checkpoints import checkpoint_path, read_best
 
@@ -77,6 +79,21 @@ def summarize(
         "seconds": {part: round(value, 3) for part, value in seconds.items()},
         "per_success": compute_cost(lines),
     }
+
+
+def describe_end(run: RunData, summary: Mapping[str, Any]) -> list[str]:
+    """Returns what a person is told at the end of a run: what it did, and what can be done next."""
+    before, after = (summary[side]["success_rate"] for side in ("before", "after"))
+    is_measured = before is not None and after is not None
+    rates = f"success {before:.0%} -> {after:.0%} on {run.evaluated_tasks}, " if is_measured else ""
+    time_spent, folder = say_time(summary["seconds"]["total"]), shown(run.path)
+    return [
+        f"{rates}{run.metrics[-1]['train/step']} iterations, {time_spent}",
+        f"adapter: {summary['adapter']}",
+        f"next: agentpeft why {folder}",
+        f"      agentpeft report {folder}",
+        f"      agentpeft play {folder} --model {folder}",
+    ]
 
 
 def _evaluated(metrics: Mapping[str, float]) -> dict[str, float | None]:

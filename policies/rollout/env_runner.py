@@ -14,7 +14,7 @@ episode (it was not over after `episode_timeout_s`) is left out alone.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
@@ -114,15 +114,20 @@ class EnvRunner:
         finished, num_ended = self._taken.collect(max_groups, until_room)
         return num_ended, [self._finish(group) for group in finished]
 
-    def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
+    def sample(
+        self, requests: Sequence[GroupRequest], show: Callable[[int], None] | None = None
+    ) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays groups, and returns those that are whole, by position, once all are finished.
 
-        Raises: as `collect`.
+        `show` is told how many have just been finished. Raises: as `collect`.
         """
         self.take(requests)
         played: list[PlayedGroup] = []
         while len(played) < len(requests):
-            played += self.collect(len(requests), until_room=False)[1]
+            finished = self.collect(len(requests), until_room=False)[1]
+            played += finished
+            if show is not None:
+                show(len(finished))
         report = SampleReport(played)
         return report.groups, report
 

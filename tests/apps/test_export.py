@@ -92,25 +92,31 @@ def test_a_run_is_exported_without_repeated_rows(finished, tmp_path, capsys, kin
 
 
 @pytest.mark.parametrize("kind", ["preference", "sft"])
-def test_rows_have_the_variables_of_the_chat_template(tmp_path, kind):
+def test_rows_have_the_variables_of_the_chat_template_and_no_file_is_overwritten(
+    tmp_path, capsys, kind
+):
     (tmp_path / "sessions").mkdir()
     (tmp_path / "metrics.jsonl").write_text('{"train/step": 1}\n')
     (tmp_path / "config.toml").write_text("[model]\nchat_template_kwargs = {thinking = false}\n")
     episodes = [episode(0, 1.0, ["assistant", "2"]), episode(1, 0.0, WRONG)]
     lines = "".join(json.dumps(each) + "\n" for each in episodes)
     (tmp_path / "sessions" / "train.jsonl").write_text(lines)
-    output = tmp_path / "rows.jsonl"
-    assert main([str(tmp_path), "--format", kind, "--output", str(output)]) == 0
+    assert main([str(tmp_path), "--format", kind]) == 0
+    output = tmp_path / "exports" / f"{kind}.jsonl"
     assert json.loads(output.read_text())["chat_template_kwargs"] == {"thinking": False}
+    capsys.readouterr()
+    assert main([str(tmp_path), "--format", kind]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {output} exists: --force overwrites it")
 
 
 def test_later_iterations_alone_can_be_exported(finished, tmp_path, capsys):
     output = ["--output", str(tmp_path / "rows.jsonl")]
     main([str(finished), *output])
-    main([str(finished), *output, "--from-iteration", "2"])
+    main([str(finished), *output, "--force", "--from-iteration", "2"])
     every, late = (json.loads(line)["rows"] for line in capsys.readouterr().out.splitlines())
     assert 0 < late < every
-    assert main([str(finished), *output, "--from-iteration", "3"]) == 2
+    assert main([str(finished), *output, "--force", "--from-iteration", "3"]) == 2
     assert "from iteration 3 on: no preference row" in capsys.readouterr().err
 
 
@@ -125,6 +131,6 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path, capsys):
 def test_bare_trl_trains_dpo_on_the_pairs(finished, tmp_path, trl_python, monkeypatch):
     (tmp_path / "merged").symlink_to(finished.parents[1] / "merged")
     monkeypatch.chdir(tmp_path)
-    assert main([str(finished)]) == 0
+    assert main([str(finished), "--output", "preference.jsonl"]) == 0
     after = "print(trainer.state.global_step, trainer.state.log_history[-1]['train_loss'] > 0)"
     assert run_block("docs/training/export.md", "DPO", trl_python, tmp_path, after) == "2 True"

@@ -24,9 +24,8 @@ from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.db_bench.skills import SKILLS as SQL_SKILLS
 from agentpeft.envs.os_interaction.skills import SKILLS as SHELL_SKILLS
 from agentpeft.launch.evaluating.adapter_bank import read_bank
-from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.reporting.run_data import read_rows
-from agentpeft.launch.run.run_folder import lock_run
+from agentpeft.launch.run.run_folder import find_adapter, lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
 from agentpeft.policies.loop.evaluation import warn_unless_held_out

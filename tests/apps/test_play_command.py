@@ -10,12 +10,14 @@ from env_server import TOKEN, ask, env_server, session
 from playwright.sync_api import sync_playwright
 from terminal import CLI, interrupt, start_interruptible
 
+from agentpeft.apps.lab.playing.episode_view import ShownTurn
 from agentpeft.apps.lab.playing.play import read_game
 from agentpeft.apps.lab.playing.typed_agent import is_unfinished, write_out
 from agentpeft.envs.os_interaction.grading.state import State
 from agentpeft.envs.os_interaction.tasks import OSTask, Verdict
 from agentpeft.launch.cli import main
 
+POLICY = "adapter (iteration 3)"
 SUM = ["AgentPEFT/Arithmetic-v0", "num_digits=1", "max_turns=2", "invalid_ends=false"]
 
 
@@ -59,6 +61,27 @@ def test_commands_are_dressed_and_what_is_dressed_stays():
     assert write_out("Act: finish", task) == "Act: finish"
 
 
+def test_help_costs_no_turn(play):
+    plain = play("nothing\n77\n", *SUM, "--seed", "3")[1]
+    shown = play("?\nnothing\nhelp\n77\n", *SUM, "--seed", "3")[1]
+    help_text = "(an action ends at Enter; "
+    assert (plain.count(help_text), shown.count(help_text)) == (1, 3)
+    assert plain.partition("the same task")[2] == shown.partition("the same task")[2]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Action: Operation\n```sql\nSELECT 1\n```", "SELECT 1"),
+        ("Act: bash\n```bash\nls |\n wc\n```", "ls |\n wc"),
+        ("I think.\nAct: bash\n```bash\nls\n```", "I think.\nAct: bash\n```bash\nls\n```"),
+        ("Action: Answer\nFinal Answer: 3", "Action: Answer\nFinal Answer: 3"),
+    ],
+)
+def test_a_column_shows_the_statement_alone(said, shown):
+    assert ShownTurn(said, "o", 0.5).unwrap() == ShownTurn(shown, "o", 0.5)
+
+
 def test_a_block_ends_with_its_fence():
     assert is_unfinished(["Act: bash", "```bash"]) and is_unfinished(["```sql", "SELECT 1"])
     assert not is_unfinished(["```sql", "SELECT 1", "```"])
@@ -71,11 +94,11 @@ def test_the_end_of_the_input_leaves_and_shows_no_solution(play):
 
 def test_a_policy_plays_beside_them(play, finished):
     status, shown = play("3\n4\n", finished, "--model", finished, "--seed", "3")
-    assert status == 0 and "\ncheckpoint-000003:\n» " in shown
-    assert shown.index("you:") < shown.index("the oracle:") < shown.index("checkpoint-000003:")
+    assert status == 0 and "\nadapter (iteration 3):\n» " in shown
+    assert shown.index("you:") < shown.index("the oracle:") < shown.index("adapter (iteration 3):")
     checkpoint = finished / "checkpoints/checkpoint-000001"
     words = [*SUM, "--model", checkpoint / "adapter", "--seed", "3"]
-    assert "\ncheckpoint-000001:\n» " in play("3\n4\n", *words)[1]
+    assert "\nadapter (iteration 1):\n» " in play("3\n4\n", *words)[1]
 
 
 def test_a_preset_is_played_as_it_is_evaluated():
@@ -109,7 +132,7 @@ def test_ctrl_c_and_ctrl_d_leave_a_terminal(key, status, said, open_terminal):
     terminal = open_terminal("play", *SUM, "--seed", "3")
     terminal.read_until("leaves)", 120)
     terminal.type("nothing\n")
-    terminal.read_until("number alone.\r\n» ")
+    terminal.read_until("number alone.\r\nturn 2 of 2 » ")
     if key == "D":
         terminal.type("\x04")
     else:
@@ -135,11 +158,14 @@ def test_an_interrupted_player_leaves_no_sandbox(any_sandbox, nothing_left, cach
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "names"),
-    [(["--allow-oracle"], ["the oracle", "checkpoint-000003"]), ([], ["checkpoint-000003"])],
+    [
+        (["--allow-oracle"], ["the oracle", "adapter (iteration 3)"]),
+        ([], ["adapter (iteration 3)"]),
+    ],
 )
 def test_a_policy_plays_on_a_server_too(words, names, finished, play):
     _, shown = play("3\n4\n", *SUM, "--model", finished, "--seed", "3")
-    shown_turns = re.findall(r"^» (.*)$", shown.partition("checkpoint-000003:\n")[2], re.M)
+    shown_turns = re.findall(r"^» (.*)$", shown.partition("adapter (iteration 3):\n")[2], re.M)
     expected = ["" if turn == "(nothing)" else turn for turn in shown_turns]
     ask_others = {"text": "", "metadata": {"ask": "others", "task_id": "addition:0+4:plain"}}
     with ExitStack() as stack:
@@ -187,10 +213,10 @@ def test_the_servers_page_shows_three_players_side_by_side(finished, chromium):
             page.fill("#text", word)
             page.click("#send")
         assert page.locator("#transcript p.action").all_inner_texts() == ["(nothing)", "77"]
-        page.wait_for_selector("h2:text-is('checkpoint-000003')")
+        page.wait_for_selector("h2:text-is('adapter (iteration 3)')")
         columns = page.locator("#players section")
         names = [text.splitlines()[0] for text in columns.all_inner_texts()]
-        assert names == ["You", "the oracle", "checkpoint-000003"]
+        assert names == ["You", "the oracle", "adapter (iteration 3)"]
         boxes = [columns.nth(place).bounding_box() for place in range(3)]
         lefts = [box["x"] for box in boxes]
         assert lefts == sorted(set(lefts)) and len({box["y"] for box in boxes}) == 1

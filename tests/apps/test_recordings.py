@@ -18,7 +18,7 @@ TYPED = {"play": ["3", "4"]}
 VARIABLE = [
     (re.compile(r"\d{8}-\d{6}"), "STAMP"),
     (re.compile(r"\d+:\d\d spent"), "TIME spent"),
-    (re.compile(r"costs [\d.]+ s"), "costs TIME"),
+    (re.compile(r"^[\d.]+ s and", re.M), "TIME and"),
     (re.compile(r"^seconds .*$", re.M), "seconds TIME"),
     (re.compile(r"^(loss|entropy) .*$", re.M), r"\1 ROUNDED"),
     (re.compile(r"^(sample|learn|broadcast|orchestration) [ █]+[\d.e-]+ s +", re.M), r"\1 TIME "),
@@ -58,7 +58,7 @@ def test_a_recording_is_what_a_terminal_shows(block, finished, open_terminal):
     words = [str(finished) if w == "RUN" else w for w in shlex.split(command)[2:]]
     terminal = open_terminal(*words, num_lines=30, num_columns=100)
     for number, line in enumerate(TYPED.get(words[0], ()), 1):
-        terminal.read_until("\r\n» ", LIMIT_S, count=number)
+        terminal.read_until(f"turn {number} of 3 » ", LIMIT_S)
         terminal.type(f"{line}\n")
     terminal.read_until(None, LIMIT_S)
     assert terminal.process.wait(10) == 0, terminal.shown

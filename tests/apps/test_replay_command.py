@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from agentpeft.apps.lab.playing.recorded import EpisodeName, read_episode
+from agentpeft.apps.lab.run_view import find_question
 from agentpeft.launch.cli import main
 from agentpeft.policies.checkpointing.checkpoints import read_best
 
@@ -189,7 +190,18 @@ def test_the_last_episodes_are_listed_by_name(replay, finished):
     status, shown = replay()
     last = rows(finished)[-1]
     assert status == 0 and f"train-{last['group_id']}-{last['sample']} " in shown
-    assert "eval-0-0@3 " in shown and last["task_id"] in shown
+    assert "eval-0-0@3 " in shown and find_question(last["messages"]) in shown
+
+
+def test_failures_and_a_skill_alone_can_be_listed(replay, copied):
+    change(copied, "train", outcome="success", skills=["rare"], episode_return=1.0)
+    name = change(copied, "train", outcome="failure", skills=["rare"])
+    listed = replay("--skill", "rare", run_dir=copied)[1].splitlines()
+    assert len(listed) == 2 and listed[1].startswith(f" {name} ")
+    assert "success" not in replay("--failed", run_dir=copied)[1]
+    change(copied, "train", outcome="success")
+    shown = replay("--failed", "--skill", "rare", run_dir=copied)[1]
+    assert shown.startswith("no such episodes were recorded")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +219,7 @@ def test_the_last_episodes_are_listed_by_name(replay, finished):
         (["RUN", "train-0-0:1", "--actions"], "--actions needs EPISODE without :TURN"),
         (["RUN", "train-0-0:1", "--oracle", "--resample", "2"], "one of them at a time"),
         (["RUN", "train-0-0:1", "--resample", "0"], "--resample must be"),
+        (["RUN", "train-0-0", "--failed"], "choose what is listed: leave out train-0-0"),
         (["RUN", "train-0-0:1", "--seed", "2"], "--seed 2 is for --resample N"),
         (["RUN", "train-0-0:1", "--resample", "1", "--checkpoint", "no"], "checkpoint "),
     ],

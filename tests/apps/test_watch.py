@@ -62,12 +62,12 @@ def test_off_a_terminal_the_view_is_printed_once_as_text(run_dir, capsys):
     assert main(["watch", str(run_dir)]) == 0
     shown = capsys.readouterr().out
     assert "e/by_hand  ended" in shown and "iteration 8 of 8, 0:12 spent" in shown
-    assert "● adapter 8 delivered and proven" in shown
-    assert "a success costs 0.75 s, 10 tokens" in shown
+    assert "● adapter 8 synced and verified" in shown
+    assert "0.75 s and 10 tokens per success" in shown
     assert "25.0% -> 25.0%" in shown and "[red]add" in shown and "50%" in shown
-    assert "train-7-0  success, return 1  task 7: « Go. » said 7" in shown
+    assert "train-7-0  success, return 1  Go.  » said 7" in shown
     assert "no_spread: in the last 3 updates" in shown and "training.group_size" in shown
-    assert [name for name in range(8) if f"task {name}:" in shown] == [4, 5, 6, 7]
+    assert [name for name in range(8) if f"» said {name} " in shown] == [4, 5, 6, 7]
     assert "\x1b" not in shown and "\x07" not in shown
 
 
@@ -175,7 +175,7 @@ def test_a_run_is_followed_to_its_end(tmp_path, open_terminal):
     terminal = open_terminal("watch", found[0].parent)
     assert "tiny/" in terminal.read_until("running")
     shown = terminal.read_until("iteration 120 of 120")
-    assert " left" in shown and "delivered and proven" in shown
+    assert " left" in shown and "synced and verified" in shown
     terminal.read_until(None)
     assert train.wait(30) == 0 and terminal.process.wait(10) == 0
     assert "ended" in terminal.shown.rpartition("iteration 120")[0]
@@ -224,7 +224,20 @@ def test_a_run_that_has_measured_nothing_yet_shows_its_log(run_dir, capsys):
     assert main(["watch", str(run_dir)]) == 0
     shown = capsys.readouterr().out
     assert "stopped" in shown and "warm start: step 50, loss 1.2" in shown and "half" not in shown
-    assert "○ no adapter was delivered yet" in shown
+    assert "○ no adapter was synced yet" in shown
+
+
+def test_empty_parts_are_hidden_and_lower_training_success_is_explained(run_dir, capsys):
+    (run_dir / "sessions/train.jsonl").unlink()
+    lines = [{"train/step": 1, "train/accuracy": 0.5}, {"train/step": 1, "eval/success_rate": 0.8}]
+    write(run_dir / "metrics.jsonl", lines)
+    (run_dir / "config.toml").write_text('curriculum = {sampling = "frontier"}')
+    assert main(["watch", str(run_dir)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.endswith(
+        "success is measured on evaluation tasks; training success is lower, as it chooses tasks "
+        "that are half learnt"
+    )
 
 
 def test_what_was_not_said_is_told(run_dir, capsys):
@@ -250,10 +263,10 @@ def test_a_damaged_line_is_said_and_one_that_is_being_written_is_not(run_dir, ca
     ("rows", "colour", "text"),
     [
         ([], "dim", "no adapter"),
-        ([{"delivery/canary": 1.0}], "green", "proven"),
-        ([{}], "yellow", "its proof was not asked for"),
+        ([{"delivery/canary": 1.0}], "green", "verified"),
+        ([{}], "yellow", "synced, not verified"),
         ([{"fault/num_failed_deliveries": 1.0}], "red", "failed and was repeated"),
-        ([{"fault/num_failed_deliveries": 1.0}] * 2, "yellow", "not asked for"),
+        ([{"fault/num_failed_deliveries": 1.0}] * 2, "yellow", "not verified"),
     ],
 )
 def test_the_lamp_tells_what_is_known_of_the_last_delivery(rows, colour, text):

@@ -12,7 +12,8 @@ from tiny_run import make_run
 from agentpeft.apps.lifelong.banks import count_pairs, write_bank
 from agentpeft.launch import evaluate, merge
 from agentpeft.launch.evaluating.adapter_bank import read_bank
-from agentpeft.launch.evaluating.merging import base_settings, find_adapter
+from agentpeft.launch.evaluating.merging import base_settings
+from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.checkpointing.checkpoints import read_config
 from agentpeft.policies.models.load import load_base
 

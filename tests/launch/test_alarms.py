@@ -173,9 +173,9 @@ SLOWLY = [0.3, 0.6, 0.8, 0.8, 0.8, 0.78, 0.77, 0.76, 0.75, 0.73, 0.72, 0.71, 0.7
 @pytest.mark.parametrize(
     ("accuracies", "spread", "said"),
     [
-        (FALLS, 0.4, "the accuracy fell from 78% to 60%"),
-        (SLOWLY, 0.4, "the accuracy fell from 79% to 69%"),
-        ([0.5] * 12, 0.02, "almost no group's episodes differ in their returns (accuracy 50%)"),
+        (FALLS, 0.4, "success fell from 78% to 60%"),
+        (SLOWLY, 0.4, "success fell from 79% to 69%"),
+        ([0.5] * 12, 0.02, "almost no group's episodes differ in their returns (success 50%)"),
         ([0.0] * 12, 0.4, "no episode succeeds"),
     ],
 )

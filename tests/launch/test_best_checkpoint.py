@@ -9,8 +9,8 @@ import pytest
 from peaking_env import NUM_TASKS, PeakingEnv
 
 from agentpeft.launch.evaluate import main as evaluate
-from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.merge import main as merge
+from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpointing.checkpoints import (
     BestCheckpoint,

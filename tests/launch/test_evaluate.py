@@ -20,8 +20,10 @@ from agentpeft.envs import Outcome
 from agentpeft.envs.db_bench.tools import TOOLS as DB
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.evaluate import main
-from agentpeft.launch.evaluating.evaluation_files import to_record
-from agentpeft.launch.evaluating.merging import base_settings, find_adapter
+from agentpeft.launch.evaluating.comparison import compare
+from agentpeft.launch.evaluating.merging import base_settings
+from agentpeft.launch.reporting.run_data import to_record
+from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
@@ -118,8 +120,36 @@ def test_several_samples_give_pass_at_k(evaluate, tmp_path):
 
 def test_adapters_are_compared_side_by_side(evaluate, run_dir):
     adapter = find_adapter(run_dir)
-    found = evaluate("--adapter", f"one={adapter}", "--adapter", f"two={adapter}")["policies"]
-    assert list(found) == ["one", "two"] and found["one"] == found["two"]
+    words = ["--adapter", f"one={adapter}", "--adapter", f"two={adapter}", "--policy", "oracle"]
+    found = evaluate(*words)
+    policies = found["policies"]
+    assert list(policies) == ["one", "two", "oracle"] and policies["one"] == policies["two"]
+    pairs = {(pair["policy"], pair["other"]): pair for pair in found["comparisons"]}
+    assert list(pairs) == [("one", "two"), ("one", "oracle"), ("two", "oracle")]
+    same, oracle = pairs["one", "two"], pairs["one", "oracle"]
+    assert (same["num_tasks"], same["num_better"], same["num_worse"]) == (20, 0, 0)
+    assert oracle["difference"] == pytest.approx(policies["one"]["success_rate"] - 1)
+    assert oracle["num_worse"] == round(-20 * oracle["difference"])
+
+
+def test_a_paired_interval_is_agresti_and_min_s():
+    rates, others = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.0, 9: 1.0}, {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0}
+    found = compare("a", "b", rates, others)
+    assert (found.num_tasks, found.num_better, found.num_worse) == (4, 2, 1)
+    assert found.difference == pytest.approx(0.125)  # of 1, 0, 0.5 and -1
+    centre, variance = 0.5 / 6, (1 + 0.25 + 1 + 1) / 6 - (0.5 / 6) ** 2
+    half = 1.96 * (variance / 6) ** 0.5
+    assert (found.low, found.high) == pytest.approx((centre - half, centre + half))
+    alike = compare("a", "b", rates, rates)
+    assert alike.difference == 0 and alike.low == -alike.high < 0
+    # Whole tasks: both 58, one 8, the other 35, neither 60, and half a task more of each
+    table = {"both": (58, 1.0, 1.0), "one": (8, 1.0, 0.0), "other": (35, 0.0, 1.0)}
+    pairs = [(a, b) for number, a, b in table.values() for _ in range(number)] + [(0.0, 0.0)] * 60
+    found = compare("a", "b", *(dict(enumerate(side)) for side in zip(*pairs, strict=True)))
+    p10, p01, n = 8.5 / 163, 35.5 / 163, 163
+    error = ((p10 + p01 - (p10 - p01) ** 2) / n) ** 0.5
+    assert found.low == pytest.approx(p10 - p01 - 1.96 * error)
+    assert found.high == pytest.approx(p10 - p01 + 1.96 * error)
 
 
 def test_it_goes_on_where_it_was_cut_off(evaluate, tmp_path):

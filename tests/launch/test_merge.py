@@ -12,8 +12,8 @@ from tiny_run import ANOTHER_MODEL, make_run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentpeft.launch.evaluate import main as evaluate
-from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.merge import main
+from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.launch.train import main as train
 
 IDS = torch.arange(4, 40)[None]

@@ -17,7 +17,7 @@ from vllm_server import vllm_servers
 
 from agentpeft.envs import Outcome
 from agentpeft.launch import evaluate, merge
-from agentpeft.launch.evaluating.merging import find_adapter
+from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Trajectory

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from agentpeft.apps.lab import export
 from agentpeft.launch import evaluate, merge, train
-from agentpeft.launch.evaluating.merging import find_adapter
-from agentpeft.launch.run.run_folder import read_start
+from agentpeft.launch.run.run_folder import find_adapter, read_start
 from agentpeft.policies.models.tiny_cache import load_tiny
 
 ALL = ("lora.rank=0", "training.lr=3e-3")

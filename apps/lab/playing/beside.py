@@ -35,7 +35,7 @@ def play(
     task, name = env.task, env.spec.id if env.spec else type(env).__name__
     drawn = f"  seed {seed}" if task_id is None else ""
     console.print(Rule(Text(f"{name}  task {clean(task.task_id)}{drawn}")), show_text(prompt))
-    agent = TypedAgent(console, task)
+    agent = TypedAgent(console, task, max_turns=env.config.max_turns)
     outcome = run_without_waiting(play_episode(env, agent))
     if outcome is None:
         console.print(f"left; turns played: {len(agent.results)}")

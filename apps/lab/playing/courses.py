@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from agentpeft.apps.lab.playing import replaying
@@ -18,35 +17,22 @@ from agentpeft.apps.lab.playing.episode_view import (
     show_one,
     show_text,
 )
-from agentpeft.apps.lab.playing.recorded import EpisodeName, RecordedEpisode
+from agentpeft.apps.lab.playing.recorded import RecordedEpisode
 from agentpeft.apps.lab.playing.typed_agent import TypedAgent
 from agentpeft.apps.lab.run_view import clean, say_text
-from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs import Outcome, SettingsError, TextEnv
 from agentpeft.policies.checkpointing.checkpoints import (
     latest_checkpoint,
     read_best,
     read_checkpoint,
     read_state,
 )
-from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.scripted_play import (
     ScriptedAgent,
     oracle_actions,
     run_without_waiting,
 )
-
-
-def list_names(episodes: Sequence[tuple[EpisodeName, EpisodeRecord]]) -> RenderableType:
-    """Returns the names of episodes, with what is known of each."""
-    if not episodes:
-        return Text("no episodes were recorded (output.loggers keeps them with episodes)")
-    table = Table("episode", "adapter", "outcome", "return", "turns", "task", box=None)
-    for name, record in episodes:
-        numbers = f"{record.episode_return:.3g}", str(record.num_turns)
-        words = str(name), str(record.adapter_version), record.outcome.value
-        table.add_row(*words, *numbers, Text(clean(record.task_id), overflow="ellipsis"))
-    return table
 
 
 def describe(found: RecordedEpisode) -> RenderableType:
@@ -57,7 +43,7 @@ def describe(found: RecordedEpisode) -> RenderableType:
 
 
 def replay(console: Console, found: RecordedEpisode, *, by_actions: bool) -> int:
-    """Plays an episode as it was: sampled anew where its adapter is kept, else by its actions."""
+    """Plays an episode as it was: sampled again where its adapter is kept, else by its actions."""
     version = found.record.adapter_version
     if by_actions or not found.has_adapter:
         now = replaying.play_actions_again(found)
@@ -143,7 +129,8 @@ def branch(console: Console, found: RecordedEpisode, *, by_oracle: bool) -> int:
             actions = [*given, *oracle_actions(env, task)]
             agent = ScriptedAgent(actions)
         else:
-            agent = typed = TypedAgent(console, task, given)
+            max_turns = env.config.max_turns if isinstance(env, TextEnv) else None
+            agent = typed = TypedAgent(console, task, given, max_turns)
             actions = typed.actions
         outcome = run_without_waiting(play_episode(env, agent))
     name = f"{'the oracle' if by_oracle else 'you'} from turn {turn}"

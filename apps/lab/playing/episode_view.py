@@ -1,7 +1,8 @@
 """Episodes as a terminal shows them: one after the other, or several side by side."""
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Self
 
@@ -14,6 +15,8 @@ from agentpeft.envs import Outcome
 from agentpeft.policies.messages import EpisodeRecord, Trajectory
 from agentpeft.policies.rollout.play import StepResult
 
+_WRAPPED = re.compile(r"(?:Action: Operation|Act: bash)\n```\w*\n(.*?)\n?```\s*", re.S)
+
 
 @dataclass(frozen=True)
 class ShownTurn:
@@ -22,6 +25,11 @@ class ShownTurn:
     said: str
     observation: str | None
     reward: float | None
+
+    def unwrap(self) -> "ShownTurn":
+        """Returns the turn with a statement or a command alone, without what it is written in."""
+        match = _WRAPPED.fullmatch(self.said)
+        return self if match is None else replace(self, said=match[1])
 
 
 @dataclass(frozen=True)
@@ -129,5 +137,5 @@ def show_beside(episodes: Sequence[ShownEpisode], console: Console) -> Renderabl
     for episode in episodes:
         table.add_column(clean(episode.player), episode.end, ratio=1, overflow="fold")
     for row in zip_longest(*(episode.turns for episode in episodes)):
-        table.add_row(*(Group(*show_turn(turn)) if turn else "" for turn in row))
+        table.add_row(*(Group(*show_turn(turn.unwrap())) if turn else "" for turn in row))
     return table

@@ -8,10 +8,10 @@ agentpeft play RUN --model RUN
 ```
 
 The first word is an environment's id, whose arguments follow as KEY=VALUE, or a preset, a TOML
-file or a run's folder, whose held-out tasks are played and whose settings follow as
+file or a run's folder, whose evaluation tasks are played and whose settings follow as
 section.name=value. An action ends at Enter: a statement, a command, or text as the environment
-wants it; a line that ends with a backslash goes on in the next. Ctrl-D leaves. Actions may be
-piped in. A policy is greedy.
+wants it; a line that ends with a backslash continues in the next. `?` is help and costs no turn,
+Ctrl-D leaves. Actions may be piped in. A policy is greedy.
 
 Exit status: 0 played, or left; 1 a failure; 2 wrong input; 130 interrupted.
 """

@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, cast
 
-from agentpeft.envs import SettingsError, Task
-from agentpeft.launch.evaluating.evaluation_files import to_record
-from agentpeft.launch.reporting.run_data import Row, read_sessions
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agentpeft.apps.lab.run_view import clean, find_question
+from agentpeft.envs import Outcome, SettingsError, Task
+from agentpeft.launch.reporting.run_data import Row, read_sessions, to_record
 from agentpeft.policies.checkpointing.checkpoints import (
     checkpoint_path,
     read_checkpoint,
@@ -120,17 +124,29 @@ class RecordedEpisode:
                 pool.close()
 
 
-def list_episodes(run: Path, num_episodes: int) -> list[tuple[EpisodeName, EpisodeRecord]]:
-    """Returns the last episodes of training and of evaluation, each oldest first.
+def list_episodes(run: Path, num_episodes: int, failed: bool, skill: str | None) -> RenderableType:
+    """Returns a table of the last episodes of training and of evaluation, each oldest first.
 
-    Raises: DataError.
+    `failed`: of those that did not succeed; `skill`: of those whose task has it. Raises: DataError.
     """
+    table = Table("episode", "adapter", "outcome", "return", "turns", "task", box=None)
     modes: tuple[Mode, ...] = ("train", "eval")
-    return [
-        (_name_of(mode, row), to_record(row))
-        for mode in modes
-        for row in deque(read_sessions(run, mode), num_episodes)
-    ]
+    for mode in modes:
+        wanted = (
+            row
+            for row in read_sessions(run, mode)
+            if not (failed and row["outcome"] == Outcome.SUCCESS)
+            and skill in (None, *row.get("skills", ()))
+        )
+        for row in deque(wanted, num_episodes):
+            numbers = f"{row['episode_return']:.3g}", str(row.get("num_turns", ""))
+            words = str(_name_of(mode, row)), str(row.get("adapter_version", "")), row["outcome"]
+            question = Text(find_question(row["messages"]), overflow="ellipsis", no_wrap=True)
+            table.add_row(*map(clean, words), *numbers, question)
+    if table.row_count:
+        return table
+    kind = " such" if failed or skill is not None else ""
+    return Text(f"no{kind} episodes were recorded (output.loggers keeps them with episodes)")
 
 
 def read_episode(run: Path, name: EpisodeName) -> RecordedEpisode:

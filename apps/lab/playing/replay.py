@@ -2,13 +2,15 @@
 
 ```sh
 agentpeft replay RUN
+agentpeft replay RUN --failed --skill update
 agentpeft replay RUN train-12-3
 agentpeft replay RUN eval-5@0
 agentpeft replay RUN train-12-3:2 --oracle
 agentpeft replay RUN train-12-3:2 --resample 8
 ```
 
-Without an episode the last ones are listed. An episode is sampled again with the adapter that
+Without an episode the last ones are listed, or the last of those that --failed and --skill keep.
+An episode is sampled again with the adapter that
 played it, and compared with the record: tokens, texts, rewards and outcome. Where that adapter's
 checkpoint is not kept (or with --actions) the recorded actions are played against the environment,
 and its answers, rewards and outcome are compared. The last line says which of the two was done.
@@ -25,6 +27,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from agentpeft.apps.lab.playing import recorded
 from agentpeft.apps.lab.playing.episode_view import open_console
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import check_count
@@ -48,6 +51,10 @@ def replay(  # noqa: PLR0913 (options, by keyword only)
         ),
     ] = None,
     *,
+    failed: Annotated[bool, Option("--failed", help="List episodes that did not succeed.")] = False,
+    skill: Annotated[
+        str | None, Option(metavar="NAME", help="List episodes of tasks with this skill.")
+    ] = None,
     actions: Annotated[
         bool, Option("--actions", help="Play the recorded actions; no model is loaded.")
     ] = False,
@@ -67,16 +74,18 @@ def replay(  # noqa: PLR0913 (options, by keyword only)
 ) -> int:
     """Plays it again. Raises: DataError, SettingsError, CheckpointError, EngineError, EnvFault."""
     courses_asked = {"--actions": actions, "--oracle": oracle, "--resample": resample is not None}
+    if episode is not None and (failed or skill is not None):
+        raise SettingsError(f"--failed and --skill choose what is listed: leave out {episode}")
     _check(episode, [option for option, is_asked in courses_asked.items() if is_asked])
     _check_sampling(resample, {"--checkpoint": checkpoint, "--seed": seed})
     if not (run / CONFIG_FILE).is_file():
         raise SettingsError(say_no_run(run))
-    from agentpeft.apps.lab.playing import courses, recorded
-
     console = open_console()
     if episode is None:
-        console.print(courses.list_names(recorded.list_episodes(run, _NUM_LISTED)))
+        console.print(recorded.list_episodes(run, _NUM_LISTED, failed, skill))
         return 0
+    from agentpeft.apps.lab.playing import courses
+
     found = recorded.read_episode(run, recorded.EpisodeName.parse(episode))
     if found.name.turn is not None:
         courses.find_turn(found)

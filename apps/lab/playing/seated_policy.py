@@ -15,6 +15,7 @@ from agentpeft.apps.lab.playing.episode_view import ShownEpisode
 from agentpeft.envs import Task, TextEnv
 from agentpeft.launch.evaluating.contest import find_contestants
 from agentpeft.launch.evaluating.players import Methods, seated
+from agentpeft.launch.run.ending import say_policy
 from agentpeft.launch.run.run_folder import find_run, read_start
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.engines.protocol import Engine
@@ -80,4 +81,4 @@ def open_policy(settings: Settings, path: Path) -> Iterator[SeatedPolicy]:
     torch.set_num_threads(settings.threads_per_env_runner)
     with seated(settings, contestant, Methods()) as seat, closing(seat.player.engine) as engine:
         limit = settings.env_runners.max_new_tokens
-        yield SeatedPolicy(contestant.name, seat.player.chat, engine, limit)
+        yield SeatedPolicy(say_policy(contestant.name), seat.player.chat, engine, limit)

@@ -17,6 +17,7 @@ from agentpeft.policies.rollout.scripted_play import ScriptedAgent
 _FENCE = "```"
 _MARK = "» "
 _ANSWER = "answer"
+_HELP = ("?", "help")
 
 
 class TypedAgent(ScriptedAgent):
@@ -25,10 +26,16 @@ class TypedAgent(ScriptedAgent):
     The end of the input ends the episode.
     """
 
-    def __init__(self, console: Console, task: Task, given: Sequence[str] = ()) -> None:
-        """`given`: the actions of the first turns."""
+    def __init__(
+        self,
+        console: Console,
+        task: Task,
+        given: Sequence[str] = (),
+        max_turns: int | None = None,
+    ) -> None:
+        """`given`: the actions of the first turns. `max_turns` None: nobody knows."""
         super().__init__(self._say(given))
-        self._console, self._task = console, task
+        self._console, self._task, self._max_turns = console, task, max_turns
         self.actions: list[str] = []
 
     def receive(self, result: StepResult) -> None:
@@ -43,6 +50,9 @@ class TypedAgent(ScriptedAgent):
             yield action
         self._console.print(show_text(explain_typing(self._task), style="dim"))
         while (typed := self._read()) is not None:
+            if typed.strip() in _HELP:  # costs no turn
+                self._console.print(show_text(explain_typing(self._task), style="dim"))
+                continue
             action = write_out(typed, self._task)
             self.actions.append(action)
             yield action
@@ -59,8 +69,9 @@ class TypedAgent(ScriptedAgent):
 
     def _read_line(self, mark: str) -> str | None:
         if sys.stdin.isatty() and self._console.is_terminal:
+            limit = f" of {self._max_turns}" if self._max_turns else ""
             try:
-                return input(mark)
+                return input(f"turn {len(self.actions) + 1}{limit} {mark}")
             except EOFError:
                 self._console.print()
                 return None
@@ -72,7 +83,7 @@ class TypedAgent(ScriptedAgent):
 
 
 def is_unfinished(lines: list[str]) -> bool:
-    r"""Returns whether an action goes on in the next line: after a `\`, or in an open block.
+    r"""Returns whether an action continues in the next line: after a `\`, or in an open block.
 
     >>> is_unfinished(["Act: bash\\"]), is_unfinished(["```sql"]), is_unfinished(["ls"])
     (True, True, False)
@@ -88,7 +99,7 @@ def explain_typing(task: Task) -> str:
         how = f"a statement ends at Enter; `{_ANSWER} TEXT` answers"
     elif isinstance(task, OSTask):
         how = f"a command ends at Enter; `{_ANSWER} TEXT` answers, `finish` ends without an answer"
-    return f"({how}; after \\ it goes on in the next line; Ctrl-D leaves)"
+    return f"({how}; after \\ it continues in the next line; ? is help; Ctrl-D leaves)"
 
 
 def write_out(typed: str, task: Task) -> str:
