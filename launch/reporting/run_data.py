@@ -11,6 +11,8 @@ from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.run.run_folder import say_no_run
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.checkpointing.run_logs import SESSIONS
+from agentpeft.policies.loop.evaluation import is_held_out
+from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
 Row: TypeAlias = dict[str, Any]
@@ -33,12 +35,29 @@ _FIELDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class RunData:
-    """A run's metrics by line, and its settings by dotted name, as TOML would write them."""
+    """A run's metrics by line, and its settings by dotted name, as TOML would write them.
+
+    `is_held_out`: training could not draw the tasks of evaluation; False where nobody can tell.
+    """
 
     name: str
     path: Path
     metrics: list[Row]
     settings: dict[str, str]
+    is_held_out: bool = False
+
+    @property
+    def evaluated_tasks(self) -> str:
+        """The tasks of evaluation, as one speaks of them: "400 held-out tasks"."""
+        last = self.evaluations()[1]
+        samples = int(self.settings.get("evaluation.samples_per_task", "1"))
+        num_tasks, num_seen = (
+            int(last.get(f"eval/{name}") or 0) for name in ("num_episodes", "num_seen_tasks")
+        )
+        if num_seen:
+            return f"evaluation tasks ({num_seen} of {num_tasks // samples} were trained on)"
+        number = f"{num_tasks // samples} " if num_tasks else ""
+        return f"{number}{'held-out' if self.is_held_out else 'evaluation'} tasks"
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """Returns the steps at which a metric is a number, and its values."""
@@ -68,7 +87,15 @@ def read_run(path: Path, *, may_be_new: bool = False) -> RunData:
         raise SettingsError(f"{path}: the run has measured nothing yet: no line in {METRICS_FILE}")
     settings = _read_settings(config) if config.is_file() else {}
     name = f"{settings.get('experiment', 'run')}/{path.resolve().name}"
-    return RunData(name, path, metrics, dict(_flatten(settings)))
+    return RunData(name, path, metrics, dict(_flatten(settings)), _is_held_out(settings))
+
+
+def _is_held_out(settings: Mapping[str, Any]) -> bool:
+    """Returns whether training cannot draw what is evaluated, if the settings are valid still."""
+    try:
+        return is_held_out(Settings(**settings))
+    except SettingsError:
+        return False
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _pass_metrics(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
 
 def warn_unless_held_out(settings: Settings) -> None:
     """Logs one line where evaluation draws from the tasks that training draws from."""
-    if settings.evaluation.num_tasks > 0 and _is_shared(settings):
+    if settings.evaluation.num_tasks > 0 and not is_held_out(settings):
         logger.warning(
             "evaluation is not held out: it draws from the tasks that training draws from "
             "(eval/num_seen_tasks counts those that both had); where %s has splits, set "
@@ -97,15 +97,17 @@ def warn_unless_held_out(settings: Settings) -> None:
         )
 
 
-def _is_shared(settings: Settings) -> bool:
-    """Returns whether both have the same generator, and neither a half of its own.
+def is_held_out(settings: Settings) -> bool:
+    """Returns whether training cannot draw the tasks of evaluation.
+
+    It can where both have the same generator, and neither a half of its own.
 
     The sources of a mixture are looked at one by one.
     Tasks of files are not looked at: the same file is refused elsewhere.
     """
     evaluated = drawn_kwargs(settings.held_out_kwargs)
     trained = [kwargs for stage in settings.stage_kwargs for kwargs in drawn_kwargs(stage)]
-    return any(_are_shared(kwargs, held_out) for kwargs, held_out in product(trained, evaluated))
+    return not any(_are_shared(*pair) for pair in product(trained, evaluated))
 
 
 def _are_shared(trained: Mapping[str, Any], held_out: Mapping[str, Any]) -> bool:
