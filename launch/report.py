@@ -1,8 +1,8 @@
 """Writes a run, or several side by side, as one HTML page that needs no network.
 
 ```sh
-python launch/report.py outputs/quickstart/20260101-120000
-python launch/report.py RUN_A RUN_B --output comparison.html --png plots
+agentpeft report outputs/quickstart/20260101-120000
+agentpeft report RUN_A RUN_B --output comparison.html --png plots
 ```
 
 The last line on standard output is JSON: the page, its size in bytes, the plots.

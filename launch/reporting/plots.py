@@ -144,7 +144,7 @@ def _plot_skills(runs: Sequence[RunData], skills: Sequence[str]) -> Figure:
     bars = [
         (row, f"C{index}", alpha, f"{run.name}, {when}" if len(runs) > 1 else when)
         for index, run in enumerate(runs)
-        for row, alpha, when in zip(run.evaluations(), (0.4, 1.0), ("before", "after"), strict=True)
+        for row, alpha, when in zip(run.evaluations(), (0.5, 1.0), ("before", "after"), strict=True)
         if when == "after" or row is not run.evaluations()[1]
     ]
     height = 0.8 / len(bars)

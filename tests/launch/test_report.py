@@ -288,21 +288,21 @@ def test_episodes_are_filtered_and_their_text_is_never_code(run_dir, open_page):
     assert page.locator("#count").inner_text() == "0 episodes"
 
 
-@pytest.mark.parametrize(
-    ("prompt", "question"),
-    [
-        ("pets(age INT)\nHow many pets are there? \n2 turns.", "How many pets are there? "),
-        ("You work in a shell.\n\nTask: Delete the file.\nYou may think.", "Delete the file."),
-        ("Compute 1+2=\nReply with the number alone.", "Compute 1+2="),
-        ("\nno mark\nat all", "no mark"),
-        ("", "t"),
-    ],
-)
-def test_an_episode_is_called_by_its_question(prompt, question, run_dir, open_page):
+QUESTIONS = {
+    "pets(age INT)\nHow many pets are there? \n2 turns.": "How many pets are there? ",
+    "You work in a shell.\n\nTask: Delete the file.\nYou may think.": "Delete the file.",
+    "Compute 1+2=\nReply with the number alone.": "Compute 1+2=",
+    "\nno mark\nat all": "no mark",
+    "": "t",
+}
+
+
+def test_an_episode_is_called_by_its_question(run_dir, open_page):
     main([str(run_dir)])
     page = open_page(run_dir / "report.html")
-    episode = {"task_id": "t", "messages": [["system", "Be good."], ["user", prompt]]}
-    assert page.evaluate("questionOf", episode) == question
+    for prompt, question in QUESTIONS.items():
+        episode = {"task_id": "t", "messages": [["system", "Be good."], ["user", prompt]]}
+        assert page.evaluate("questionOf", episode) == question
 
 
 @pytest.mark.parametrize(

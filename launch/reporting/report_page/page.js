@@ -142,10 +142,12 @@ function showList() {
   if (first) first.click(); else showEpisode(null);
 }
 
-// Of each skill the first, then the others.
+const firstOfEach = (episodes, name) => [...new Map([...episodes].reverse().map((episode) => [name(episode), episode])).values()].reverse();
+
+// Of each skill the first, then the others, no task twice.
 function choose(episodes) {
-  const bySkill = new Map([...episodes].reverse().map((episode) => [episode.skills.join(), episode]));
-  return [...new Set([...[...bySkill.values()].reverse(), ...episodes])].slice(0, NUM_EXAMPLES);
+  const tasks = firstOfEach(episodes, (episode) => episode.task_id);
+  return [...new Set([...firstOfEach(tasks, (episode) => episode.skills.join()), ...tasks])].slice(0, NUM_EXAMPLES);
 }
 
 function showExamples(own) {
@@ -162,15 +164,17 @@ function showExamples(own) {
         byId("set").value = set;
         byId("outcome").value = byId("search").value = "";
         showList();
-        showEpisode(episode);
+        const listed = byId("list").querySelectorAll("button")[data.episodes.filter(matches).indexOf(episode)];
+        if (listed) listed.click(); else showEpisode(episode);
+        listed?.scrollIntoView();
         byId("panes").scrollIntoView();
       });
       column.append(card);
     }
     return column;
   }));
-  for (const node of document.querySelectorAll(".of-episodes")) node.hidden = !data.episodes.length;
-  byId("examples-of").textContent = `${SETS[set]}`;
+  document.querySelector(".of-episodes").hidden = !own.length;
+  byId("examples-of").textContent = data.runs.length > 1 ? `${SETS[set]} of ${data.runs[byId("run").value]}` : SETS[set];
 }
 
 function showRun() {
