@@ -15,6 +15,7 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 # isort: split
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,11 +25,13 @@ from typer import Argument, Option
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.reporting.plots import PARTS, make_plots, to_image
+from agentpeft.launch.reporting.alarms import AlarmPeriod, find_periods
+from agentpeft.launch.reporting.plots import find_constants, make_plots, to_image
 from agentpeft.launch.reporting.report_episodes import read_episodes
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.ending import AsJson, finish
+from agentpeft.policies.settings.config import Settings
 
 _PAGE = Path(__file__).parent / "reporting" / "report_page"
 _MAX_EPISODE_BYTES = 3_000_000
@@ -66,11 +69,11 @@ def write_report(
     """
     if not 0 <= smoothing < 1:
         raise SettingsError(f"--smoothing must be in [0, 1), got {smoothing}")
-    data = [read_run(path) for path in runs]
-    figures = dict(make_plots(data, smoothing))
+    data = [_name_control(read_run(path)) for path in runs]
+    figures = make_plots(data, smoothing)
     output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
     images = {name: to_image(figure, "svg").decode() for name, figure in figures.items()}
-    write_file(output, render(data, images).encode())
+    write_file(output, render(data, smoothing, images).encode())
     plots = [png / f"{name}.png" for name in figures] if png else []
     for path, figure in zip(plots, figures.values(), strict=False):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +85,13 @@ def write_report(
     }
 
 
-def render(runs: Sequence[RunData], images: Mapping[str, str]) -> str:
+def _name_control(run: RunData) -> RunData:
+    """Returns a run, named as what it is if its rewards were shuffled."""
+    is_control = run.settings.get("training.shuffle_rewards") == "true"
+    return replace(run, name=f"{run.name} (control)") if is_control else run
+
+
+def render(runs: Sequence[RunData], smoothing: float, images: Mapping[str, str]) -> str:
     """Returns the page. Raises: DataError on sessions that cannot be read."""
     episodes = [
         {"run": index, **episode}
@@ -92,9 +101,11 @@ def render(runs: Sequence[RunData], images: Mapping[str, str]) -> str:
     page = Environment(loader=FileSystemLoader(_PAGE), autoescape=True).get_template("page.html")
     return page.render(
         runs=runs,
-        parts=PARTS,
-        summaries=[_summarize(run) for run in runs],
+        alarms=[_find_alarms(run) for run in runs],
+        read_setting=json.loads,
         settings=_compare_settings(runs),
+        smoothing=smoothing,
+        constants=find_constants(runs),
         plots={name: Markup(svg[svg.index("<svg") :]) for name, svg in images.items()},  # noqa: S704
         episodes=episodes,
         style=Markup((_PAGE / "page.css").read_text(encoding="utf-8")),  # noqa: S704
@@ -102,24 +113,21 @@ def render(runs: Sequence[RunData], images: Mapping[str, str]) -> str:
     )
 
 
-def _summarize(run: RunData) -> Row:
-    before, after = run.evaluations()
-    return {
-        "iterations": max(row["train/step"] for row in run.metrics),
-        "episodes": int(run.total("sample/num_episodes")),
-        "tokens": int(run.total("train/num_tokens")),
-        "before": before,
-        "after": after,
-        "seconds": {part: run.total(f"time/{part}_s") for part in (*PARTS, "env", "total")},
-    }
+def _find_alarms(run: RunData) -> list[AlarmPeriod]:
+    """Returns when alarms were up; a run that has counted none is not searched for them."""
+    has_alarms = any(name.startswith("alarm/") for row in run.metrics for name in row)
+    return find_periods(run.metrics) if has_alarms else []
 
 
-def _compare_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str], bool]]:
-    """Returns (name, each run's value, whether they differ), the differing ones first."""
-    names = dict.fromkeys(name for run in runs for name in run.settings)
-    rows = [(name, [run.settings.get(name, "") for run in runs]) for name in names]
-    compared = [(name, values, len(set(values)) > 1) for name, values in rows]
-    return sorted(compared, key=lambda row: not row[2])
+def _compare_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str], str]]:
+    """Returns (name, each run's value, the default), those first in which the runs differ."""
+    defaults = Settings().model_dump(mode="json")
+    rows = []
+    for name in dict.fromkeys(name for run in runs for name in run.settings):
+        section, _, key = name.rpartition(".")
+        default = (defaults.get(section, {}) if section else defaults).get(key)
+        rows.append((name, [run.settings.get(name, "null") for run in runs], json.dumps(default)))
+    return sorted(rows, key=lambda row: len({*row[1]}) == 1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A run's curves, success by skill and seconds, as matplotlib figures."""
+"""A run's curves, and its success by skill, as matplotlib figures."""
 
 import io
 import math
@@ -9,11 +9,12 @@ from textwrap import fill
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from agentpeft.launch.reporting.run_data import RunData
 
 CURVES = {
-    "success": ("train/accuracy", "share of episodes that succeed"),
+    "success": ("train/accuracy", "success rate"),
     "reward": ("train/avg_reward", "mean return of an episode"),
     "loss": ("train/policy_loss", "policy loss"),
     "kl": ("train/kl", "KL to the reference, nats a token"),
@@ -25,11 +26,15 @@ CURVES = {
     "tokens": ("train/num_tokens", "sampled tokens of an iteration"),
     "seconds": ("time/total_s", "seconds of an iteration"),
 }
-PARTS = ("sample", "learn", "broadcast", "orchestration")
+_TRAINED, _SUCCESS, _SKILL = "train/accuracy", "eval/success_rate", "eval/skill/"
+_EXACT = ("train/lr", _SKILL)
+"""What a metric begins with that is drawn as it is: a schedule, and evaluations."""
 _MAX_POINTS = 1000
-_PANELS_IN_A_ROW = 3
-_SUCCESS = "eval/success_rate"
+_MIN_EVALUATIONS = 3
+"""From so many on, a skill has a curve: bars tell the first and the last."""
 STYLE = Path(__file__).parent / "report_page" / "plots.mplstyle"
+_INK = b"#222222"
+"""The colour of text and axes in `STYLE`."""
 
 
 def smooth(values: Sequence[float], weight: float) -> list[float]:
@@ -45,119 +50,117 @@ def smooth(values: Sequence[float], weight: float) -> list[float]:
     return smoothed
 
 
-def make_plots(runs: Sequence[RunData], smoothing: float) -> Iterator[tuple[str, Figure]]:
-    """Yields (name, figure) of all that the runs have measured."""
-    for name, (metric, label) in CURVES.items():
-        dots = _SUCCESS if name == "success" else ""
-        if any(run.series(metric)[1] or run.series(dots)[1] for run in runs):
-            yield name, _plot_curves(runs, metric, dots, label, smoothing)
+def find_constants(runs: Sequence[RunData]) -> dict[str, float]:
+    """Returns what each curve that is not drawn shows, and its value, which never changes."""
+    values = {title: _values(runs, metric) for metric, title in CURVES.values()}
+    return {title: same.pop() for title, same in values.items() if len(same) == 1}
+
+
+def make_plots(runs: Sequence[RunData], smoothing: float) -> dict[str, Figure]:
+    """Returns figures, by name, of all that the runs have measured and that changes.
+
+    Equal curves, such as success and a return of 0 or 1, are one figure with both titles.
+    """
+    with style.context(STYLE):
+        return dict(_plot_all(runs, smoothing))
+
+
+def _plot_all(runs: Sequence[RunData], smoothing: float) -> Iterator[tuple[str, Figure]]:
+    drawn: dict[str, tuple[str, str, list[str]]] = {}
+    for name, (metric, title) in CURVES.items():
+        if len(_values(runs, metric)) > 1:
+            points = str([run.series(metric) for run in runs])
+            drawn.setdefault(points, (name, metric, []))[2].append(title)
+    for name, metric, titles in drawn.values():
+        yield name, _plot_curve(runs, metric, " = ".join(titles), smoothing)
     rows = [row for run in runs for row in run.evaluations()]
-    skills = sorted({name for row in rows for name in row if "eval/skill/" in name})
+    skills = sorted({name for row in rows for name in row if name.startswith(_SKILL)})
     if skills:
         yield "skills", _plot_skills(runs, skills)
-        yield "skill_curves", _plot_skill_curves(runs, skills)
-    yield "timing", _plot_timing(runs)
+    for number, skill in enumerate(skills):
+        if any(len(run.series(skill)[0]) >= _MIN_EVALUATIONS for run in runs):
+            yield f"skill_{number}", _plot_curve(runs, skill, _name_skill(skill), smoothing)
 
 
 def to_image(figure: Figure, kind: str) -> bytes:
-    """Returns a figure as "svg" or "png"; equal figures give equal bytes."""
-    buffer = io.BytesIO()
+    """Returns a figure as "png", or as "svg" on the page's ground, in the colour of its text.
+
+    Equal figures give equal bytes.
+    """
+    buffer, is_svg = io.BytesIO(), kind == "svg"
+    metadata = {"Date": None} if is_svg else None
     with style.context(STYLE):
-        metadata = {"Date": None} if kind == "svg" else None
-        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
-    return buffer.getvalue()
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata, transparent=is_svg)
+    return buffer.getvalue().replace(_INK, b"currentColor" if is_svg else _INK)
 
 
-def _make_figure(x_label: str, y_label: str, height_inches: float = 2.6) -> tuple[Figure, Axes]:
-    with style.context(STYLE):
-        figure = Figure(figsize=(4.4, height_inches), layout="constrained")
-        axes = figure.subplots()
-    axes.set(xlabel=x_label, ylabel=y_label)
+def _values(runs: Sequence[RunData], metric: str) -> set[float]:
+    """Returns all values of a curve. That of success is never flat: it has a scale from 0 to 1."""
+    values = {value for run in runs for value in run.series(metric)[1]}
+    return values | {0.0, 1.0} if values and metric == _TRAINED else values
+
+
+def _make_figure(title: str, height_inches: float = 2.6) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.4, height_inches), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(fill(title, 60), loc="left")
     return figure, axes
 
 
-def _plot_curves(
-    runs: Sequence[RunData], metric: str, dots: str, label: str, smoothing: float
-) -> Figure:
-    """Draws a metric, measured and smoothed; `dots` is one of evaluations, "" for none."""
-    figure, axes = _make_figure("iteration", label)
+def _plot_curve(runs: Sequence[RunData], metric: str, title: str, smoothing: float) -> Figure:
+    """Draws a metric, measured (pale) and smoothed, with success also that of evaluations."""
+    figure, axes = _make_figure(title)
+    is_exact, is_success = metric.startswith(_EXACT), metric == _TRAINED
     for index, run in enumerate(runs):
         steps, values = run.series(metric)
-        smoothed, colour = smooth(values, smoothing), f"C{index}"
+        smoothed = smooth(values, 0.0 if is_exact else smoothing)
+        colour, label = f"C{index}", run.name if len(runs) > 1 else "training episodes"
         every = slice(None, None, math.ceil(len(steps) / _MAX_POINTS) or 1)
-        axes.plot(steps[every], values[every], color=colour, alpha=0.25, linewidth=1)
-        axes.plot(steps[every], smoothed[every], color=colour, linewidth=1.8, label=run.name)
-        if dots:
-            _draw_evaluations(axes, run, colour)
-    _add_legend(axes, len(runs) > 1 or dots != "")
+        axes.plot(steps[every], values[every], color=colour, alpha=0.45, linewidth=1)
+        axes.plot(steps[every], smoothed[every], color=colour, linewidth=1.8, label=label)
+        if is_success:
+            _draw_evaluations(axes, run, colour, "evaluations" if run is runs[-1] else "")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+    axes.set_xlabel("iteration")
+    if is_success or metric.startswith(_SKILL):
+        axes.set_ylim(-0.03, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if is_success or len(runs) > 1:
+        axes.legend()
     return figure
 
 
-def _draw_evaluations(axes: Axes, run: RunData, colour: str) -> None:
-    """Draws held-out success with its 95 % interval."""
+def _draw_evaluations(axes: Axes, run: RunData, colour: str, label: str) -> None:
+    """Draws the success of evaluations with its 95 % interval."""
     steps, rates = run.series(_SUCCESS)
     low, high = (run.series(f"{_SUCCESS}_{end}")[1] for end in ("low", "high"))
     if len(low) == len(high) == len(rates):
         axes.vlines(steps, low, high, colors=colour, linewidth=1)
-    axes.plot(steps, rates, "o", color=colour, markersize=4, label=f"{run.name}, held-out")
+    axes.plot(steps, rates, "o", color=colour, markersize=4, label=label)
 
 
 def _plot_skills(runs: Sequence[RunData], skills: Sequence[str]) -> Figure:
-    """Draws held-out success by skill: an open mark before, a full one after."""
-    ends = [run.evaluations() for run in runs]
-    height = 1.2 + 0.22 * len(skills) * len(runs)
-    figure, axes = _make_figure("held-out success before (open) and after (full)", "", height)
-    for index, (run, (before, after)) in enumerate(zip(runs, ends, strict=True)):
-        places = [place + 0.7 * (index + 0.5) / len(runs) - 0.35 for place in range(len(skills))]
-        starts, finals = ([row.get(s, math.nan) for s in skills] for row in (before, after))
-        axes.hlines(places, starts, finals, colors=f"C{index}", alpha=0.5)
-        axes.plot(starts, places, "o", color=f"C{index}", fillstyle="none")
-        axes.plot(finals, places, "o", color=f"C{index}", label=run.name)
-    axes.set_yticks(range(len(skills)), [name.removeprefix("eval/skill/") for name in skills])
-    axes.set_xlim(-0.03, 1.03)
-    axes.invert_yaxis()
-    _add_legend(axes, len(runs) > 1)
+    """Draws success by skill as bars: of each run a pale one before, and a full one after."""
+    bars = [
+        (row, f"C{index}", alpha, f"{run.name}, {when}" if len(runs) > 1 else when)
+        for index, run in enumerate(runs)
+        for row, alpha, when in zip(run.evaluations(), (0.5, 1.0), ("before", "after"), strict=True)
+        if when == "after" or row is not run.evaluations()[1]
+    ]
+    height = 0.8 / len(bars)
+    inches = 0.7 + 0.16 * len(bars) + max(0.32, 0.2 * len(bars)) * len(skills)
+    figure, axes = _make_figure("success by skill, %", inches)
+    for number, (row, colour, alpha, label) in enumerate(bars):
+        places = [place + height * (number + 0.5) - 0.4 for place in range(len(skills))]
+        rates = [100 * row.get(skill, math.nan) for skill in skills]
+        drawn = axes.barh(places, rates, height, color=colour, alpha=alpha, label=label)
+        axes.bar_label(drawn, fmt="%.0f", padding=2, fontsize=7)
+    axes.set_yticks(range(len(skills)), [fill(_name_skill(skill), 24) for skill in skills])
+    axes.set(xlim=(0, 109), ylim=(len(skills) - 0.5, -0.5))
+    if len(bars) > 1:
+        figure.legend(loc="outside lower left", ncols=2 if len(runs) == 1 else 1)
     return figure
 
 
-def _plot_skill_curves(runs: Sequence[RunData], skills: Sequence[str]) -> Figure:
-    """Draws held-out success over the iterations, a panel for each skill."""
-    num_rows = math.ceil(len(skills) / _PANELS_IN_A_ROW)
-    with style.context(STYLE):
-        figure = Figure(figsize=(4.4, 0.5 + 1.2 * num_rows), layout="constrained")
-        panels = figure.subplots(
-            num_rows, _PANELS_IN_A_ROW, sharex=True, sharey=True, squeeze=False
-        ).flat
-    for skill, axes in zip(skills, panels, strict=False):
-        for run in runs:
-            axes.plot(*run.series(skill), "o-", markersize=2.5, linewidth=1.2, label=run.name)
-        name = skill.removeprefix("eval/skill/").replace("_", " ")
-        axes.set_title(fill(name, 22), fontsize=6)
-        axes.tick_params(labelsize=6)
-        axes.set_ylim(-0.03, 1.03)
-    for axes in panels[len(skills) :]:
-        axes.set_axis_off()
-    figure.supxlabel("iteration", fontsize=8)
-    figure.supylabel("held-out success", fontsize=8)
-    if len(runs) > 1:
-        names = [run.name for run in runs]
-        figure.legend(panels[0].lines, names, fontsize=7, loc="outside upper right", frameon=False)
-    return figure
-
-
-def _plot_timing(runs: Sequence[RunData]) -> Figure:
-    figure, axes = _make_figure("seconds, all iterations", "", 1.2 + 0.35 * len(runs))
-    start_s = [0.0] * len(runs)
-    for part in PARTS:
-        seconds = [run.total(f"time/{part}_s") for run in runs]
-        axes.barh(range(len(runs)), seconds, left=start_s, label=part)
-        start_s = [a + b for a, b in zip(start_s, seconds, strict=True)]
-    axes.set_yticks(range(len(runs)), [run.name for run in runs])
-    axes.invert_yaxis()
-    figure.legend(fontsize=7, ncols=len(PARTS), loc="outside upper right", frameon=False)
-    return figure
-
-
-def _add_legend(axes: Axes, is_wanted: bool) -> None:
-    if is_wanted:
-        axes.legend(fontsize=7, frameon=False)
+def _name_skill(metric: str) -> str:
+    return metric.removeprefix(_SKILL).replace("_", " ")

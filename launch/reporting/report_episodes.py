@@ -21,7 +21,7 @@ def read_episodes(run_dir: Path, max_bytes: int) -> list[Row]:
     """
     tokens = {_key(row): row for row in read_sessions(run_dir, "tokens")}
     trained = [
-        {**_facts("train", row), **tokens[_key(row)], "messages": row["messages"][-1:]}
+        {**_facts("train", row), **tokens[_key(row)]}
         for row in read_sessions(run_dir, "train")
         if _key(row) in tokens
     ]

@@ -2,8 +2,9 @@
 // The episode browser. Text of models and environments is only ever set as textContent.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-const SETS = { train: "training, token by token", before: "the first evaluation", after: "the last evaluation" };
+const SETS = { train: "training, token by token", after: "the last evaluation", before: "the first evaluation" };
 const MOST_LISTED = 500;
+const NUM_EXAMPLES = 3;
 let current = null;
 
 function element(tag, text, className) {
@@ -28,10 +29,10 @@ function diverging(strength) {
   return strength < 0 ? `rgba(214, 69, 65, ${opacity})` : `rgba(39, 154, 96, ${opacity})`;
 }
 
-const versionColour = (version) => `hsl(${(version * 137.5) % 360} 70% 80%)`;
+const versionColour = (version) => `hsl(${(version * 137.5) % 360} 70% 50% / 0.35)`;
 
 const COLOURS = {
-  mask: { of: (t) => (t.mask ? "#bfe8cf" : "#e6e6e6"), legend: () => [["#bfe8cf", "sampled: trained on"], ["#e6e6e6", "not sampled"]] },
+  mask: { of: (t) => `var(--${t.mask ? "sampled" : "given"})`, legend: () => [["var(--sampled)", "sampled: trained on"], ["var(--given)", "not sampled"]] },
   advantage: { of: (t, scale) => diverging(t.advantage / scale), legend: (e, scale) => [[diverging(-1), (-scale).toFixed(2)], [diverging(0), "0"], [diverging(1), scale.toFixed(2)]] },
   ratio: { of: (t) => diverging(Math.log2(t.ratio)), legend: () => [[diverging(-1), "half or less"], [diverging(0), "as when sampled"], [diverging(1), "twice or more"]] },
   version: { of: (t, scale, e) => versionColour(e.adapter_version), legend: (e) => [[versionColour(e.adapter_version), `adapter version ${e.adapter_version}`]] },
@@ -70,7 +71,8 @@ function showTokens(episode, pane) {
 }
 
 function showMessages(episode, pane) {
-  for (const [role, text] of episode.messages) {
+  // Tokens tell all but what the environment said last.
+  for (const [role, text] of episode.tokens ? episode.messages.slice(-1) : episode.messages) {
     if (!text || (episode.tokens && role !== "user")) continue;
     const box = element("div", text, `message ${role}`);
     box.dataset.role = { user: "environment", assistant: "policy" }[role] ?? role;
@@ -78,13 +80,36 @@ function showMessages(episode, pane) {
   }
 }
 
+const isSolved = (episode) => episode.outcome === "success";
+
+// The line of the prompt that asks, as far as lines tell by their looks.
+function questionOf(episode) {
+  const prompt = episode.messages.find(([role]) => role === "user")?.[1] ?? "";
+  const lines = prompt.split("\n").filter((line) => line.trim());
+  const labelled = prompt.match(/^(?:Task|Problem|Question): *(\S.*)/m)?.[1];
+  return labelled ?? lines.find((line) => /[.?!=]\s*$/.test(line)) ?? lines[0] ?? episode.task_id;
+}
+
+const answerOf = (episode) => episode.messages.findLast(([role]) => role === "assistant")?.[1] || "(nothing)";
+
+function showQuestion(episode, tag = "span") {
+  const line = element(tag);
+  line.append(element("b", isSolved(episode) ? "✓" : "✗", isSolved(episode) ? "solved" : "failed"), ` ${questionOf(episode)}`);
+  return line;
+}
+
+const tell = (episode) => `${episode.outcome.replaceAll("_", " ")} · return ${episode.episode_return.toFixed(2)}`;
+
+// As the curves count: training's first episodes are of iteration 1, which they led to.
+const iterationOf = (episode) => `iteration ${episode.iteration + (episode.set === "train" ? 1 : 0)}`;
+
 function showEpisode(episode) {
   current = episode;
   const pane = byId("episode");
   pane.replaceChildren();
   if (!episode) return;
-  pane.append(element("strong", episode.task_id));
-  pane.append(element("div", `iteration ${episode.iteration} · adapter version ${episode.adapter_version} · ${episode.outcome} · return ${episode.episode_return.toFixed(3)} · ${episode.skills.join(", ")}`));
+  const facts = [tell(episode), iterationOf(episode), `adapter version ${episode.adapter_version}`, episode.skills.join(", "), `task ${episode.task_id}`];
+  pane.append(showQuestion(episode, "strong"), element("div", facts.filter(Boolean).join(" · "), "note"));
   if (episode.tokens) showTokens(episode, pane);
   showMessages(episode, pane);
 }
@@ -99,9 +124,11 @@ function matches(episode) {
 
 function showList() {
   const found = data.episodes.filter(matches);
-  byId("count").textContent = `${found.length} episodes${found.length > MOST_LISTED ? `, the first ${MOST_LISTED} listed` : ""}`;
+  for (const node of document.querySelectorAll(".of-training")) node.hidden = byId("set").value !== "train";
+  byId("count").textContent = `${found.length} episode${found.length === 1 ? "" : "s"}${found.length > MOST_LISTED ? `, the first ${MOST_LISTED} listed` : ""}`;
   byId("list").replaceChildren(...found.slice(0, MOST_LISTED).map((episode) => {
-    const button = element("button", `${episode.iteration}: ${episode.task_id} → ${episode.outcome}`, episode.outcome);
+    const button = element("button");
+    button.append(showQuestion(episode), element("small", `${tell(episode)} · ${iterationOf(episode)}`));
     button.addEventListener("click", () => {
       for (const other of byId("list").querySelectorAll("[aria-current]")) other.removeAttribute("aria-current");
       button.setAttribute("aria-current", "true");
@@ -115,10 +142,46 @@ function showList() {
   if (first) first.click(); else showEpisode(null);
 }
 
+const firstOfEach = (episodes, name) => [...new Map([...episodes].reverse().map((episode) => [name(episode), episode])).values()].reverse();
+
+// Of each skill the first, then the others, no task twice.
+function choose(episodes) {
+  const tasks = firstOfEach(episodes, (episode) => episode.task_id);
+  return [...new Set([...firstOfEach(tasks, (episode) => episode.skills.join()), ...tasks])].slice(0, NUM_EXAMPLES);
+}
+
+function showExamples(own) {
+  const set = ["after", "before", "train"].find((name) => own.some((episode) => episode.set === name));
+  const shown = own.filter((episode) => episode.set === set);
+  byId("examples").replaceChildren(...[true, false].map((wanted) => {
+    const column = element("div");
+    const chosen = choose(shown.filter((episode) => isSolved(episode) === wanted));
+    column.append(element("h3", chosen.length ? (wanted ? "Solved" : "Failed") : (wanted ? "None solved" : "None failed")));
+    for (const episode of chosen) {
+      const card = element("button", undefined, "card");
+      card.append(showQuestion(episode), element("code", answerOf(episode)), element("small", tell(episode)));
+      card.addEventListener("click", () => {
+        byId("set").value = set;
+        byId("outcome").value = byId("search").value = "";
+        showList();
+        const listed = byId("list").querySelectorAll("button")[data.episodes.filter(matches).indexOf(episode)];
+        if (listed) listed.click(); else showEpisode(episode);
+        listed?.scrollIntoView();
+        byId("panes").scrollIntoView();
+      });
+      column.append(card);
+    }
+    return column;
+  }));
+  document.querySelector(".of-episodes").hidden = !own.length;
+  byId("examples-of").textContent = data.runs.length > 1 ? `${SETS[set]} of ${data.runs[byId("run").value]}` : SETS[set];
+}
+
 function showRun() {
   const own = data.episodes.filter((episode) => episode.run === Number(byId("run").value));
   fill("set", Object.entries(SETS).filter(([name]) => own.some((episode) => episode.set === name)));
-  fill("outcome", [["", "any"], ...[...new Set(own.map((episode) => episode.outcome))].sort().map((name) => [name, name])]);
+  fill("outcome", [["", "any"], ...[...new Set(own.map((episode) => episode.outcome))].sort().map((name) => [name, name.replaceAll("_", " ")])]);
+  showExamples(own);
   showList();
 }
 
