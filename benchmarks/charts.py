@@ -74,7 +74,7 @@ def draw(axes: Axes, title: str, curves: Curves) -> None:
     axes.set_title(title, color=GREY, fontsize=10, loc="left")
     axes.set_ylim(0, 103)
     axes.set_xlim(left=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xticks(sorted({step for curve in curves.values() for step in curve}))
     axes.tick_params(colors=GREY, labelsize=9)
     axes.grid(color=GREY, alpha=0.25)
     for name, spine in axes.spines.items():
