@@ -13,6 +13,7 @@ Exit status: 0 done; 1 nothing could be written; 2 wrong input.
 import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
 
 # isort: split
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

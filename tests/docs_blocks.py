@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1 *$", re.M | re.S)
+_FILE = re.compile(r"# (\w+\.(?:py|toml))\n")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,12 @@ class Block:
         """The page and the line, with what it needs."""
         place = f"{self.page.relative_to(ROOT)}:{self.line}"
         return f"{place}-needs-{self.needs}" if self.needs else place
+
+    @property
+    def file(self) -> str:
+        """The name that the block's first line gives the file that a reader saves it as, or ""."""
+        match = _FILE.match(self.text)
+        return match[1] if match else ""
 
     def commands(self) -> Iterator[list[str]]:
         """Yields the words of every command, without comments."""
@@ -54,6 +61,19 @@ def split_commands(words: list[str]) -> Iterator[list[str]]:
 
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language in {"sh", "bash", "console"}]
+
+
+def write_files(folder: Path, pages: Sequence[Path]) -> None:
+    """Saves the blocks that are files, as a reader of the pages has done."""
+    for block in BLOCKS:
+        if block.file and block.page in pages:
+            (folder / block.file).write_text(block.text, "utf-8")
+
+
+def script_of(page: Path) -> str:
+    """Returns a page's Python blocks as one script, which imports those that are files."""
+    blocks = [b for b in BLOCKS if (b.page, b.language, b.needs) == (page, "python", "")]
+    return "\n".join(f"import {Path(b.file).stem}" if b.file else b.text for b in blocks)
 
 
 def texts_of(page: Path, language: str, needs: str = "") -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
-from docs_blocks import ROOT
+from docs_blocks import PAGES, ROOT, write_files
 
 from agentpeft.launch import prepare_data
 from agentpeft.launch.run.fast_dev_run import shorten
@@ -131,6 +131,7 @@ class Newcomer:
                 file.write(text)
 
     def _write_files(self) -> None:
+        write_files(self.tree, PAGES)
         plain = ["environment.kwargs=", "warm_start.env_kwargs=", "evaluation.env_kwargs="]
         settings = short_settings("arithmetic_add", plain).to_toml()
         for name in ("my_settings.toml", "my.toml"):

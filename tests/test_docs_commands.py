@@ -5,7 +5,7 @@ has been run. What several pages have runs once. A tag says why a block does not
 done instead:
 
 * cluster: they run, on a Ray head with token authentication;
-* gpu: its `launch/train.py` runs with `--dry-run`;
+* gpu: its `agentpeft train` runs with `--dry-run`;
 * docker, hub, kubernetes, machines, vllm: their words are checked alone, the files that they name
   in test_examples.py, what vLLM makes of them in test_vllm_endpoint.py, and what the doctor says of
   a machine that lacks them, where a guide asks it;
@@ -48,7 +48,7 @@ INLINE = re.compile(r"`((?:python -m|python launch|agentpeft|make|ray|pip instal
 LONG_PAGES = {
     ROOT / f"docs/training/{name}.md"
     for name in ("algorithms", "cluster", "evaluate", "index", "merge", "replay")
-}
+} | {ROOT / f"docs/{name}.md" for name in ("your_model", "your_reward")}
 
 
 def tagged(*tags):
@@ -112,7 +112,7 @@ def test_a_block_runs_as_it_stands(block, trees):
 @pytest.mark.slow
 @tagged("gpu")
 def test_what_needs_a_gpu_passes_its_dry_run(block, trees):
-    train = re.compile(r"^(python launch/train\.py .*?) *(#.*)?$", re.M)
+    train = re.compile(r"^(agentpeft train .*?) *(#.*)?$", re.M)
     # All but what this machine lacks is right
     lacks = "2> error || grep -Eq '^error: (gpu|model|packages): ' error"
     script = train.sub(rf"\1 --dry-run {lacks}", block.text)

@@ -1,4 +1,4 @@
-"""The examples: Ray's own check of its YAML, KubeRay's fields, the steps of the image."""
+"""The examples: the scripts run; Ray's own check of its YAML, KubeRay's fields, the image."""
 
 import json
 import re
@@ -8,14 +8,19 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
+import gymnasium as gym
 import jsonschema
 import pytest
 import yaml
 from known_commands import problem_of
 from ray.autoscaler._private.util import prepare_config, validate_config
+
+from agentpeft.envs import check_text_env
+from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -125,3 +130,41 @@ def test_the_image_installs_known_extras_and_starts_a_known_command():
         subprocess.run(["bash", "-n", "-c", text], check=True)
         if text.startswith("pip "):
             assert not problem_of(shlex.split(text))
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The folder of the examples is where Python looks first."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+def test_the_environment_of_the_examples_is_sound_and_its_reward_counts_tries(scripts):
+    check_text_env(import_module("guess_env").GuessEnv())
+    settings = AlgorithmConfig.from_toml(EXAMPLES / "guess.toml").to_settings()
+    env = gym.make(settings.environment.id, **settings.environment.kwargs)
+    env.reset(options={"task": "8"})
+    turns = [env.step(guess) for guess in ("16", "4", "8")]
+    assert [turn[0] for turn in turns] == ["lower", "higher", ""]
+    assert [turn[1] for turn in turns] == pytest.approx([0, 0, 0.6])
+
+
+def test_a_reward_of_the_examples_pays_for_new_guesses(scripts):
+    env = gym.make(
+        "guess_env:Mine/Guess-v0", reward={"turn_reward_fn": "guess_reward:narrows_down"}
+    )
+    env.reset(options={"task": "8"})
+    rewards = [env.step(guess)[1] for guess in ("16", "16", "8")]
+    assert rewards == pytest.approx([0.05, -0.05, 1.05])
+
+
+@pytest.mark.slow
+def test_the_example_trains_from_a_file_in_python(scripts, tmp_path, capsys):
+    short = (
+        "tiny.hidden_size=32", "tiny.num_layers=1", "warm_start.num_steps=0",
+        "training.num_iterations=1", "training.num_groups=2", "training.group_size=2",
+        "evaluation.num_tasks=2",
+    )  # fmt: skip
+    train = import_module("train_from_python").train
+    checkpoint = train(EXAMPLES / "guess.toml", *short, run_dir=tmp_path / "run")
+    assert (checkpoint / "adapter").is_dir()
+    assert "success after: 0.0" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from docs_blocks import PAGES, ROOT, texts_of
+from docs_blocks import PAGES, ROOT, script_of, texts_of, write_files
 
 from agentpeft.launch.prepare_data import main
 
@@ -17,8 +17,9 @@ PROBLEM = '{"question": "How many are 2 and 3?", "answer": "2 + 3 = 5\\n#### 5"}
 
 def run_python(page, folder):
     """Returns what a page's Python blocks print, run as one script."""
+    write_files(folder, [page])
     script = folder / "examples.py"
-    script.write_text("\n".join(texts_of(page, "python")), encoding="utf-8")
+    script.write_text(script_of(page), encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
     env = {**os.environ, "AGENTPEFT_CACHE": str(folder / "cache")}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)

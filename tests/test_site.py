@@ -13,5 +13,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "reference/environments/index.html").read_text(encoding="utf-8")
     assert "TextEnv" in page
+    page = (tmp_path / "your_environment/index.html").read_text(encoding="utf-8")
+    assert '<span class="k">class</span>' in page  # code has colours
     for path in tmp_path.rglob("index.html"):
         assert "needs:" not in path.read_text(encoding="utf-8"), path
