@@ -172,7 +172,7 @@ def test_an_environment_is_played_by_its_id_without_the_packages_for_training():
 
 
 def test_a_missing_package_is_said():
-    done = run("merge", "adapter", before="sys.modules['torch'] = None")
+    done = run("evaluate", "quickstart", before="sys.modules['torch'] = None")
     assert done.returncode == 2
     assert done.stderr.endswith("pip install 'agentpeft[train]'\n") and "torch" in done.stderr
 
