@@ -9,10 +9,10 @@
 The receipt proves what arrived: whoever loads the weights (the runner, or vLLM's process, from what
 it has read) computes their SHA-256 anew, once (`delivery.version`). The probe, every
 `probe_interval` versions, proves what is served: learner and engine must give fixed token sequences
-the same log-probabilities but for rounding, the engine must be nearer to the adapter than to the
-base (once B is not 0), and its weights must hold the learner's change. Between two probes the
-receipt alone speaks. The driver has a reference to the adapter, and the answers. `EnvRunnerGroup`
-replaces a runner whose answer is wrong.
+the same log-probabilities but for rounding (`probe.find_problem` has the limits), the engine must
+be nearer to the adapter than to the base (once B is not 0), and its weights must hold the learner's
+change. Between two probes the receipt alone speaks. The driver holds only a reference to the
+weights, and compares the answers. `EnvRunnerGroup` replaces a runner whose answer is wrong.
 """
 
 import time

@@ -135,11 +135,13 @@ class Learner:
         if self.settings.lora.use_lora and self._sharded_base is None:
             weights = [parameter.detach().clone() for parameter in self._parameters]
             self._before = weights, deepcopy(self.state_dict())
-        checkpointing = self.settings.learners.gradient_checkpointing
-        self.policy.model.train(self._spec.is_supervised or checkpointing)
+        self.policy.model.train(self._spec.is_supervised)
+        for module in self.policy.model.modules():
+            # It saves memory in this mode alone. What is in it stays without dropout, as the engine
+            module.training |= bool(vars(module).get("gradient_checkpointing"))
 
     def _move_baseline(self, groups: Sequence[EpisodeGroup]) -> float:
-        """Returns the baseline of earlier updates, and moves it by the groups' mean return."""
+        """Returns the baseline of earlier updates (at first this mean return), and moves it."""
         mean = float(np.mean([t.episode_return for group in groups for t in group.trajectories]))
         baseline = mean if self.baseline is None else self.baseline
         self.baseline = _BASELINE_MOMENTUM * baseline + (1 - _BASELINE_MOMENTUM) * mean
@@ -263,9 +265,9 @@ class Learner:
     def _make_samples(self, groups: Sequence[EpisodeGroup], baseline: float) -> list[Sample]:
         """Returns the groups' samples, scored as far as it is needed, with advantages.
 
-        A teacher needs the old log-probabilities of all samples, a critic their values. The ratio
-        of an update that takes several steps does with less: with those of the samples that the
-        loss can learn from.
+        A teacher needs the old log-probabilities of all samples, a critic their values. Without
+        either, an update of several steps scores only the samples that the loss can learn from;
+        one of a single step scores none.
         """
         if not groups:
             return []
@@ -316,6 +318,7 @@ class Learner:
         if not weighted:
             return []
         share = self.peers.choose_share(weighted)
+        # Clears the gradients; for each micro-batch a forward pass, the loss, and backward
         share_totals = self._runner.accumulate(share, self._objective)
         self.peers.sum_gradients(self._parameters)
         whole = Totals()

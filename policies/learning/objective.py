@@ -93,13 +93,16 @@ class Objective:
     ) -> tuple[Tensor, Totals]:
         """Returns the loss of a micro-batch's sampled tokens, and its totals.
 
-        Log-probabilities and entropies (in nats) are the policy's, (N,) each, sample by sample.
+        `logprobs` and `entropy` (in nats) are the present weights', (N,) each, sample by sample.
+        Three others are told apart: `old` are the learner's before the update, `sampling_logprobs`
+        the engine's when it played, `compared` those in the ratio (`old`, or GSPO's mean of it).
         """
         spec, totals, device = self._spec, Totals(), logprobs.device
         advantages = join([s.advantages for s in samples], device)
         weights = spread([s.token_weight for s in samples], samples, device)
         played = [s.trajectory for s in samples]
         sampling_logprobs = join([t.sampling_logprobs[t.loss_mask] for t in played], device)
+        # All samples of an update have old scores, or none of those that are learnt from
         scored = [s.old.logprobs for s in samples if s.old.logprobs is not None]
         reference = [s.reference.logprobs for s in samples if s.reference.logprobs is not None]
         old = compared = join(scored, device) if scored else logprobs.detach()

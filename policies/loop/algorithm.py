@@ -140,7 +140,7 @@ class Algorithm:
     def _iterate(self) -> dict[str, float]:
         """One iteration. Raises: WorkerLostError where the learner is gone."""
         batch = self._batches.next()
-        metrics = self._learners.update()
+        metrics = self._learners.update()  # from the groups that `next` has handed to them
         metrics |= deliver(self._learners, self._runners)
         return metrics | self._record(batch)
 

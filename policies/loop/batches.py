@@ -6,9 +6,9 @@ adapter first, then by position. So a group that takes long delays no batch but 
 as long as it is not too old by then. Without a lag there is nothing to choose: a batch is all that
 was asked for.
 
-With `in_flight_updates` no group becomes too old in play. Groups that are under way when a batch is
-learnt from stop counting among those of n + 1 batches, so that slow ones do not starve the runners:
-others are asked for, up to one episode per slot plus one batch.
+With `in_flight_updates` no group becomes too old in play. Groups that are still in play
+when a batch is learnt from no longer count towards the n + 1 batches, so that slow ones do not
+starve the runners: others are asked for, up to one episode per slot plus one batch.
 
 A group that never gets into a batch is replaced: the curriculum draws another. Such a group was
 dropped, as its environment kept failing, or stale, as it became too old in play or after it. Once

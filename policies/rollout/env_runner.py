@@ -2,6 +2,7 @@
 
     take ─▶ GroupRequest ─▶ OpenGroup, with an EpisodeBuilder for each episode
                  turn after turn: engine.generate ─▶ action ─▶ env.step ─▶ observation
+                 (tokens of a Completion with mask True, then the observation's with mask False)
     collect ◀─ EpisodeGroup and SampleReport, as soon as all of a group's episodes are over
 
 Episodes are coroutines of one event loop, in a thread of its own (`TakenGroups`). Environments run

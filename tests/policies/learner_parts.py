@@ -18,12 +18,14 @@ from agentpeft.policies.settings.config import LoraSettings, Settings, TrainingS
 from agentpeft.policies.workers.learner_group import LearnerActor
 
 
-def make_policy(hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=False, rank=4):
+def make_policy(
+    hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=False, rank=4, *, dropout=0.0
+):
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=vocab, hidden_size=hidden, intermediate_size=4 * hidden,
         num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=4,
-        max_position_embeddings=256,
+        max_position_embeddings=256, attention_dropout=dropout,
     )  # fmt: skip
     base = PolicyBase(Qwen2ForCausalLM(config), None, "test")
     with torch.no_grad():

@@ -245,9 +245,10 @@ def test_mismatch_is_between_the_engines_and_the_learners_logprobs():
     assert metrics["train/mismatch_max"] == pytest.approx(max(deltas), abs=1e-5)
 
 
-def test_gradient_checkpointing_gives_the_same_gradients():
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradient_checkpointing_gives_the_same_gradients_whatever_dropout_a_base_has(dropout):
     plain = gradients(make_learner(make_policy(nonzero=True)), random_groups())
-    policy = make_policy(nonzero=True, checkpointing=True)
+    policy = make_policy(nonzero=True, checkpointing=True, dropout=dropout)
     saved = gradients(make_learner(policy, {"gradient_checkpointing": True}), random_groups())
     assert torch.allclose(plain, saved, atol=1e-5)
 
