@@ -53,7 +53,7 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     for name in _ASIDE:
         logging.getLogger(name).addFilter(_is_for_readers)
-    show_progress("starting Ray (10 to 60 s)")
+    show_progress(f"{'starting' if address == 'local' else 'joining'} Ray (10 to 60 s)")
     with ExitStack() as stack:
         folder = None
         if address == "local":  # whose GCS does not come back, once it is gone
@@ -139,41 +139,36 @@ def _is_for_readers(record: logging.LogRecord) -> bool:
 
 
 def _runtime_env(address: str) -> dict[str, object]:
-    """Returns what lets workers import the rooms, and the modules that settings name.
+    """Returns what lets workers import the rooms; nothing where the package is installed.
 
-    Other machines of a cluster that was joined get the rooms, unless they have them installed or a
-    job brings them; users' modules are found there where the folders are shared.
+    Other machines of a cluster that was joined get the folders, unless a job brings them; the
+    modules that settings name are brought by the job, or installed there.
     """
     if address == "local":
         return {"worker_process_setup_hook": _importer(str(Path(agentpeft.__file__).parents[1]))}
-    if is_in_ray_copy(ROOT):
-        return {}
     installed = [Path(str(d.locate_file(""))) for d in distributions(name="agentpeft")]
-    uploaded = (
-        {} if any(folder.resolve() != ROOT for folder in installed) else {"working_dir": str(ROOT)}
-    )
-    return {"worker_process_setup_hook": _importer(None), **uploaded}
+    if any(folder.resolve() != ROOT for folder in installed) or is_in_ray_copy(ROOT):
+        return {}
+    return {"working_dir": str(ROOT)}
 
 
-def _importer(package: str | None) -> Callable[[], None]:
-    """Returns what a worker runs first; a closure goes by value.
+def _importer(folder: str) -> Callable[[], None]:
+    """Returns what imports this process's own package in a worker; a closure goes by value.
 
-    It adds the folders of users' modules, and imports the package from this process's own folder:
-    Ray puts the present folder first on a worker's path, and a checkout there has it too. None: the
-    package that the worker finds.
+    Ray puts the present folder first on a worker's path, and a checkout there has the package too.
+    The folders of users' modules come last.
     """
-    folders = list(user_folders)
+    users = list(user_folders)
 
     def import_own() -> None:
         import sys
 
-        sys.path += [folder for folder in folders if folder not in sys.path]
-        if package is not None:
-            sys.path.insert(0, package)
-            try:
-                import agentpeft  # noqa: F401
-            finally:
-                sys.path.remove(package)
+        sys.path += [path for path in users if path not in sys.path]
+        sys.path.insert(0, folder)
+        try:
+            import agentpeft  # noqa: F401
+        finally:
+            sys.path.remove(folder)
 
     return import_own
 

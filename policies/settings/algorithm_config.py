@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.checkpointing.checkpoints import write_config
-from agentpeft.policies.settings import config as settings
+from agentpeft.policies.settings import config as sections
 from agentpeft.policies.settings.config import Settings, describe_wrong
 from agentpeft.policies.settings.config import with_overrides as apply_overrides
 from agentpeft.policies.settings.section import Section
@@ -126,25 +126,25 @@ class AlgorithmConfig:
         """Sets the base model and how it is loaded."""
         return self._set("model", {"name": name, **values})
 
-    curriculum = _section("curriculum", settings.CurriculumSettings)
+    curriculum = _section("curriculum", sections.CurriculumSettings)
     """Sets which tasks training takes next."""
-    tiny = _section("tiny", settings.TinySettings)
+    tiny = _section("tiny", sections.TinySettings)
     """Sets the built-in model's architecture."""
-    lora = _section("lora", settings.LoraSettings)
+    lora = _section("lora", sections.LoraSettings)
     """Sets the adapter's shape."""
-    warm_start = _section("warm_start", settings.WarmStartSettings)
+    warm_start = _section("warm_start", sections.WarmStartSettings)
     """Sets the supervised steps before RL."""
-    env_runners = _section("env_runners", settings.EnvRunnerSettings)
+    env_runners = _section("env_runners", sections.EnvRunnerSettings)
     """Sets who plays the episodes, and how."""
-    training = _section("training", settings.TrainingSettings)
+    training = _section("training", sections.TrainingSettings)
     """Sets the algorithm and its numbers."""
-    learners = _section("learners", settings.LearnerSettings)
+    learners = _section("learners", sections.LearnerSettings)
     """Sets where the updates are computed."""
-    evaluation = _section("evaluation", settings.EvaluationSettings)
+    evaluation = _section("evaluation", sections.EvaluationSettings)
     """Sets what is evaluated, and when."""
-    fault_tolerance = _section("fault_tolerance", settings.FaultToleranceSettings)
+    fault_tolerance = _section("fault_tolerance", sections.FaultToleranceSettings)
     """Sets retries and limits."""
-    output = _section("output", settings.OutputSettings)
+    output = _section("output", sections.OutputSettings)
     """Sets what a run writes."""
 
     def to_settings(self) -> Settings:

@@ -46,7 +46,8 @@ def read_toml(
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
     for modules in _find_module_folders(text) or [own.parent]:
-        add_user_folder(modules)
+        if modules != presets:
+            add_user_folder(modules)
     if isinstance(values.get("environment"), list):
         values["environment"] = mix_tables(values["environment"])
     if PRETRAINED in values:

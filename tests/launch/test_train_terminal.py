@@ -16,6 +16,7 @@ def test_lines_of_the_log_stand_above_the_bar(tmp_path, monkeypatch, open_termin
     shown = terminal.read_until(None, 300.0)
     assert terminal.process.wait(10) == 0
     lines = [line.strip() for line in shown.replace("\r", "\n").split("\n")]
+    assert {"looking at what the run needs …", "loading the model …"} <= set(lines)
     saved = [line for line in lines if "saved outputs/" in line]
     assert len(saved) == 3 and all(line.startswith("saved outputs/tiny/") for line in saved)
     assert any(line.startswith("evaluation is not held out") for line in lines)

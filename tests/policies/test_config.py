@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
 from agentpeft.policies.settings.algorithm_config import (
     AlgorithmConfig,
     ModelKeywords,
@@ -449,3 +450,15 @@ def test_a_run_from_python_leaves_its_settings_for_the_commands(tmp_path):
     with config.build_algo(tmp_path / "run"):
         pass
     assert Settings.from_toml(tmp_path / "run" / "config.toml") == config.to_settings()
+
+
+def test_modules_lie_beside_the_file_and_a_run_says_where(tmp_path):
+    code = "from gymnasium import register\nregister('Beside-v0', 'agentpeft.envs:TextEnv')\n"
+    (tmp_path / "lies_beside.py").write_text(code, "utf-8")
+    (tmp_path / "mine.toml").write_text("environment = {id = 'lies_beside:Beside-v0'}", "utf-8")
+    with pytest.raises(SettingsError, match=r"put lies_beside\.py into the present folder or"):
+        settings("environment.id=lies_beside:Beside-v0")
+    write_config(tmp_path, Settings.from_toml(tmp_path / "mine.toml"))
+    note = (tmp_path / "config.toml").read_text("utf-8").splitlines()[2]
+    assert note.startswith("# PYTHONPATH=") and str(tmp_path) in note
+    assert read_config(tmp_path).environment.id == "lies_beside:Beside-v0"
