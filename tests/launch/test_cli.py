@@ -156,8 +156,9 @@ def test_a_bug_keeps_its_traceback():
         main([])
 
 
-def test_a_missing_package_is_said():
-    done = run("merge", "adapter", before="sys.modules['torch'] = None")
+def test_a_missing_package_is_said(tmp_path):
+    (tmp_path / "adapter_config.json").touch()
+    done = run("merge", str(tmp_path), before="sys.modules['torch'] = None")
     assert done.returncode == 2
     assert done.stderr.endswith("pip install 'agentpeft[train]'\n") and "torch" in done.stderr
 
