@@ -28,7 +28,6 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import find_adapter, shown
@@ -70,7 +69,7 @@ def merge(  # noqa: PLR0913 (options, by keyword only)
         report = merging.check_merged(bases[""], adapters[""], check, same_base)
         finish(report, *_describe(report), as_json=as_json)
         return 0 if report["agrees"] else 1
-    with merging.making_parents(folder), making(folder) as new:  # all of them, or none
+    with merging.making_with_parents(folder) as new:  # all of them, or none
         reports = {
             name: merging.merge(bases[name], path, new / name, same_base)
             for name, path in adapters.items()

@@ -20,7 +20,7 @@ from agentpeft.apps.lifelong.task_sequence import TaskSequence
 from agentpeft.envs import Outcome
 from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.adapter_bank import PromptRouter
-from agentpeft.launch.evaluating.merging import base_settings, merge
+from agentpeft.launch.evaluating.merging import base_settings, making_with_parents, merge
 from agentpeft.launch.evaluating.players import Contestant, Methods
 from agentpeft.launch.reporting.run_data import read_rows, to_record
 from agentpeft.launch.run.stop_signals import StopSignals
@@ -239,7 +239,8 @@ class Course:
             base = self._folder / "merged" / f"{lesson.order}.{name}-{place}"
             if not base.exists():
                 adapter = Path(player.target)
-                merge(base_settings(adapter, None, None), adapter, base, is_trusted=True)
+                with making_with_parents(base) as new:
+                    merge(base_settings(adapter, None, None), adapter, new, is_trusted=True)
             settings = make_run_settings(
                 self._sequence.of_stages({stage: 1.0}),
                 base,

@@ -53,8 +53,7 @@ def merge(
 ) -> dict[str, object]:
     """Writes the merged model to `output`, checks it, and returns the report of `check_merged`.
 
-    Raises: SettingsError (wrong base), OSError (`output` exists), CheckpointError where it is not
-    the same policy, and nothing is left of it.
+    Raises: SettingsError (wrong base), CheckpointError where it is not the same policy.
     """
     base = load_base(settings)
     network = base.model
@@ -62,25 +61,25 @@ def merge(
         network = merge_adapter(open_adapter(base, adapter, is_trusted))
     if base.fingerprint is not None:
         network.config.update({FINGERPRINT_KEY: compute_fingerprint(network)})
-    with making_parents(output), making(output) as new:
-        network.save_pretrained(new)
-        base.tokenizer.save_pretrained(new)
-        report = check_merged(settings, adapter, new, is_trusted)
-        if not report["agrees"]:
-            raise CheckpointError(f"{adapter} merged is not the same policy: {report}")
-    return {**report, "merged": shown(output)}
+    network.save_pretrained(output)
+    base.tokenizer.save_pretrained(output)
+    report = check_merged(settings, adapter, output, is_trusted)
+    if not report["agrees"]:
+        raise CheckpointError(f"{adapter} merged is not the same policy: {report}")
+    return report
 
 
 @contextmanager
-def making_parents(path: Path) -> Iterator[None]:
-    """Makes the folders above `path`; removes them if the block leaves no `path`.
+def making_with_parents(path: Path) -> Iterator[Path]:
+    """Makes `path` as `making` does, and the folders above it, which a failure removes.
 
     Raises: OSError.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield
+        with making(path) as new:
+            yield new
     finally:
         for folder in () if path.exists() else missing:
             with suppress(OSError):  # another process has put something there

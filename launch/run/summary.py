@@ -39,16 +39,13 @@ def compute_cost(lines: Iterable[Mapping[str, float | None]]) -> dict[str, float
     with algorithm `sft`, which plays no episodes.
     """
     lines = list(lines)
-    totals = {
-        "seconds": _sum_of(lines, "time/total_s"),
-        "tokens": _sum_of(lines, "sample/num_sampled_tokens"),
-    }
     successes = _sum_of(lines, "sample/outcome/success")
-    digits = {"seconds": 4, "tokens": 1}
-    return {
-        name: round(total / successes, digits[name]) if successes else None
-        for name, total in totals.items()
-    }
+    if not successes:
+        return {"seconds": None, "tokens": None}
+    seconds, tokens = (
+        _sum_of(lines, name) / successes for name in ("time/total_s", "sample/num_sampled_tokens")
+    )
+    return {"seconds": round(seconds, 4), "tokens": round(tokens, 1)}
 
 
 def _sum_of(lines: Iterable[Mapping[str, float | None]], name: str) -> float:
