@@ -81,7 +81,7 @@ def colour_of(page, text):
 
 
 def assert_plots_are_seen(page):
-    for name in ("success", "loss", "seconds", "skills"):
+    for name in ("success", "gradient", "seconds", "skills"):
         box = page.locator(f"#plot-{name} svg").bounding_box()
         assert box["width"] > 200 and box["height"] > 50
 
