@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 
+from agentpeft.envs.core.errors import describe_error
 from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.spaces import Unicode
 from agentpeft.envs.core.text_env import TextEnv
@@ -35,7 +36,7 @@ def check_text_env(env: gymnasium.Env[str, str], *, seed: int = 0, num_tasks: in
     try:
         _check(env, seed, num_tasks)
     except AssertionError as error:
-        raise EnvContractError(str(error)) from None
+        raise EnvContractError(str(error) or describe_error(error)) from error
 
 
 def _check(env: gymnasium.Env[str, str], seed: int, num_tasks: int) -> None:

@@ -3,11 +3,13 @@
 An agent's mistake is none of these: it is an observation, a reward and `info["outcome"]`.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from math import isfinite
 from os import PathLike, fspath
 from pathlib import Path
@@ -144,6 +146,22 @@ def add_user_folder(folder: Path) -> None:
     if path not in user_folders and folder.is_dir():
         user_folders.append(path)
         sys.path += [path] if path not in sys.path else []
+
+
+def put_user_folders_first(folders: Iterable[str]) -> None:
+    """Has modules looked for in these folders before all others of users."""
+    user_folders[:] = dict.fromkeys([*filter(os.path.isdir, folders), *user_folders])
+    sys.path[:] = [path for path in sys.path if path not in user_folders] + user_folders
+
+
+def is_installed(package: str) -> bool:
+    """Returns whether a package can be imported; a mere folder of that name is none.
+
+    >>> is_installed("gymnasium"), is_installed("nowhere")
+    (True, False)
+    """
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def import_user_module(name: str) -> ModuleType:

@@ -5,9 +5,8 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 
-from agentpeft.envs.core.errors import DataError, SettingsError
+from agentpeft.envs.core.errors import DataError, SettingsError, is_installed
 from agentpeft.envs.tasks.records import Record
 
 HUB_PREFIX = "hub:"
@@ -24,7 +23,7 @@ def load_hub_rows(dataset: str, config: str | None, split: str) -> Iterator[Reco
     package reads it when it is first imported; its own retries take half a minute).
     Raises: SettingsError without the package, DataError where the rows cannot be had.
     """
-    if find_spec("datasets") is None:
+    if not is_installed("datasets"):
         raise SettingsError(f"{dataset} needs datasets: pip install 'agentpeft[hub]'")
     if not is_hub_reachable():
         os.environ[_OFFLINE] = "1"

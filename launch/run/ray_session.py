@@ -156,14 +156,14 @@ def _importer(folder: str) -> Callable[[], None]:
     """Returns what imports this process's own package in a worker; a closure goes by value.
 
     Ray puts the present folder first on a worker's path, and a checkout there has the package too.
-    The folders of users' modules come last.
+    The folders of users' modules come last, in the driver's order.
     """
     users = list(user_folders)
 
     def import_own() -> None:
         import sys
 
-        sys.path += [path for path in users if path not in sys.path]
+        sys.path[:] = [path for path in sys.path if path not in users] + users
         sys.path.insert(0, folder)
         try:
             import agentpeft  # noqa: F401

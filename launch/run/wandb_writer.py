@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.core.errors import is_installed
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.policies.checkpointing.checkpoints import WANDB_ID_FILE
 from agentpeft.policies.checkpointing.run_logs import SESSIONS
@@ -30,12 +31,12 @@ class WandbWriter:
 
     def __init__(self, settings: Settings, run_dir: Path) -> None:
         """Raises: SettingsError where wandb is not installed, OSError."""
-        try:
-            import wandb
-        except ImportError:
+        if not is_installed("wandb"):  # it makes folders of its own name where it has run
             raise SettingsError(
                 "output.loggers has 'wandb', which is not here: pip install 'agentpeft[wandb]'"
-            ) from None
+            )
+        import wandb
+
         self._episodes, self._make_table = SampleEpisodes(run_dir), wandb.Table
         self._run = wandb.init(
             project=settings.experiment,

@@ -19,11 +19,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.core.errors import SettingsError, put_user_folders_first, user_folders
 from agentpeft.envs.system.whole_files import making, write_file
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.toml import merge_settings, note_module_folders
+from agentpeft.policies.settings.toml import CONFIG_HASH, merge_settings
 
 CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"
@@ -32,7 +32,8 @@ WANDB_ID_FILE = "wandb.id"
 """Under which id a run is at Weights & Biases, in its `logs` and in each checkpoint."""
 BEST, _BEST_FILE = "best", "best.json"
 _STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
-_CONFIG_HASH = "# sha256 of the lines below: "
+_MODULE_FOLDERS = "# modules: "
+"""Begins the line of a run's settings that says where the modules that they name lie."""
 logger = logging.getLogger(__name__)
 
 
@@ -129,25 +130,31 @@ def settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_config(run_dir: Path, settings: Settings) -> None:
     """Writes a run's settings as TOML below their own SHA-256, in one stroke. Raises: OSError."""
-    text = note_module_folders() + settings.to_toml()
+    text = f"{_MODULE_FOLDERS}{json.dumps(user_folders)}\n{settings.to_toml()}"
     sha256 = compute_hash(text.encode())
-    note = f"{_CONFIG_HASH}{sha256}\n# change them by --resume RUN section.name=value\n"
+    note = f"{CONFIG_HASH}{sha256}\n# change them by --resume RUN section.name=value\n"
     write_file(run_dir / CONFIG_FILE, f"{note}{text}".encode())
 
 
 def read_config(run_dir: Path) -> Settings:
-    """Returns a run's settings. Raises: SettingsError where the file is missing or was edited."""
+    """Returns a run's settings, for a resume: modules are looked for where they were.
+
+    Raises: SettingsError where the file is missing or was edited.
+    """
     path = run_dir / CONFIG_FILE
     try:
         first, _, below = path.read_bytes().partition(b"\n")
     except OSError as error:
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error.strerror}") from None
     text = below.partition(b"\n")[2]
-    if first != f"{_CONFIG_HASH}{compute_hash(text)}".encode():
+    if first != f"{CONFIG_HASH}{compute_hash(text)}".encode():
         raise SettingsError(
             f"{str(path)!r} is not as the run has written it: put it back as it was, and change "
             "settings by --resume RUN section.name=value"
         )
+    line = text.partition(b"\n")[0].decode()
+    if line.startswith(_MODULE_FOLDERS):
+        put_user_folders_first(json.loads(line.removeprefix(_MODULE_FOLDERS)))
     return Settings.from_toml(path)
 
 

@@ -98,6 +98,7 @@ class TrainingBatches:
         hashes = list(learnt.task_hashes.values())
         num_stale = sum(not played.is_dropped for played in self._others)
         self._start_next()
+        report.groups = []  # the learners have them: their nodes need not keep them any longer
         return TrainingBatch(hashes, report, num_stale, time.perf_counter() - start_s)
 
     def clear(self) -> None:

@@ -61,6 +61,14 @@ def _take_steps(learners: LearnerGroup, num_steps: int) -> None:
             line = "warm start: step %d of %d, loss %.3f, %.0f s"
             logger.info(line, step, num_steps, loss, now_s - start_s)
             said_s = now_s
+    learners.call_all(LearnerActor.call_with, end_warm_start)
+
+
+def end_warm_start(actor: LearnerActor) -> None:
+    """Closes the environments of the warm start's batches: an actor that is killed would not."""
+    lessons, actor.lessons = actor.lessons, None
+    if lessons is not None:
+        lessons.close()
 
 
 def receive_oracle(actor: LearnerActor, first: int, num_groups: int) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ import gc
 import hashlib
 import logging
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -13,6 +12,7 @@ from safetensors import SafetensorError
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.core.errors import is_installed
 from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.models.load import choose_device, choose_dtype, load_served_base
 from agentpeft.policies.models.policy_base import read_file_states
@@ -62,7 +62,7 @@ def keep_layout(network: PreTrainedModel) -> None:
 
 def _need_quantizer() -> None:
     for package in ("bitsandbytes", "accelerate"):
-        if find_spec(package) is None:
+        if not is_installed(package):
             raise SettingsError(
                 f"model.dtype 'nf4' needs {package}: pip install 'agentpeft[quantize]', or set "
                 "another type"

@@ -66,6 +66,9 @@ def _section(
     set_section.__signature__ = own.replace(  # type: ignore[attr-defined]
         parameters=[first, *own.parameters.values()], return_annotation="AlgorithmConfig"
     )
+    set_section.__name__ = name
+    set_section.__qualname__ = f"AlgorithmConfig.{name}"
+    set_section.__doc__ = f"Sets the section `{name}`, by keyword."
     return set_section
 
 

@@ -292,7 +292,8 @@ def unknown_setting(name: str) -> SettingsError:
             f": it is a section, of which {name}.{next(iter(SECTIONS[name].model_fields))} is one"
         )
     elif leaf in OTHER_NAMES:
-        hint = f": here it is {OTHER_NAMES[leaf]}"
+        here = f"{name.rpartition('.')[0]}.{OTHER_NAMES[leaf].rpartition('.')[2]}"
+        hint = f": here it is {here if here in names else OTHER_NAMES[leaf]}"
     else:
         same_leaf = [known for known in names if known.rpartition(".")[2] == leaf]
         sections = () if "." in name else SECTIONS
@@ -333,7 +334,8 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
     name = model.get("name", "tiny") if isinstance(model, dict) else "tiny"
     if name == "tiny":
         return result
-    if isinstance(name, str) and get_close_matches(name, ["tiny"]) and not Path(name).exists():
+    is_word = isinstance(name, str) and "/" not in name
+    if is_word and get_close_matches(name, ["tiny"], cutoff=0.75) and not Path(name).exists():
         raise SettingsError(f"model.name {name!r} is no folder; did you mean 'tiny'?")
     return result if other is None else with_overrides(other, overrides)
 

@@ -1,17 +1,17 @@
 """Settings as TOML: files that build on one another, and values as text."""
 
 import json
-import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.core.errors import SettingsError, add_user_folder, shown, user_folders
+from agentpeft.envs.core.errors import SettingsError, add_user_folder, shown
 from agentpeft.policies.settings.environment_kwargs import mix_tables
 
-_MODULE_FOLDERS = "# PYTHONPATH="
+CONFIG_HASH = "# sha256 of the lines below: "
+"""Begins the file of settings that a run has written."""
 _ENVIRONMENT_KEYWORDS = (
     ("environment", "kwargs"),
     ("warm_start", "env_kwargs"),
@@ -33,7 +33,7 @@ def read_toml(
     Several `[[environment]]` tables are the sources of one mixture. A base is a file
     (`base = "mine.toml"`, beside this one) or the name of one in `presets` (`base = "db_bench"`).
     `above` are the files that build on this one. Modules that settings name are looked for beside
-    it too; those of a run where they were when it began. Raises: SettingsError.
+    it too, but not in a run's folder. Raises: SettingsError.
 
     A file about the built-in model may have a table `pretrained`, with a `base` of its own. Then
     the result has all settings once more below that name, for any other model: of this file those
@@ -45,9 +45,8 @@ def read_toml(
         values = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
-    for modules in _find_module_folders(text) or [own.parent]:
-        if modules != presets:
-            add_user_folder(modules)
+    if own.parent != presets and not text.startswith(CONFIG_HASH):  # a run's folder is data
+        add_user_folder(own.parent)
     if isinstance(values.get("environment"), list):
         values["environment"] = mix_tables(values["environment"])
     if PRETRAINED in values:
@@ -73,18 +72,6 @@ def _over_base(
     if below in (own, *above):
         raise SettingsError(f"{own}: base {base!r} leads back to {below.name}")
     return merge_settings(read_toml(below, presets, (own, *above)), values)
-
-
-def note_module_folders() -> str:
-    """Returns the comment by which a run's settings say where the modules that they name lie."""
-    return f"{_MODULE_FOLDERS}{os.pathsep.join(user_folders)}\n" if user_folders else ""
-
-
-def _find_module_folders(text: str) -> list[Path]:
-    for line in text.splitlines():
-        if line.startswith(_MODULE_FOLDERS):
-            return [Path(folder) for folder in line[len(_MODULE_FOLDERS) :].split(os.pathsep)]
-    return []
 
 
 def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory, gettempdir
@@ -39,7 +39,7 @@ class LearnerActor(Actor):
 
     learner: Learner
     received: Sequence[EpisodeGroup] = ()
-    lessons: Iterator[list[EpisodeGroup]] | None = None
+    lessons: Generator[list[EpisodeGroup], None, None] | None = None
     """The warm start's coming batches, once it has begun."""
 
     def make(self, settings: Settings) -> None:

@@ -460,5 +460,5 @@ def test_modules_lie_beside_the_file_and_a_run_says_where(tmp_path):
         settings("environment.id=lies_beside:Beside-v0")
     write_config(tmp_path, Settings.from_toml(tmp_path / "mine.toml"))
     note = (tmp_path / "config.toml").read_text("utf-8").splitlines()[2]
-    assert note.startswith("# PYTHONPATH=") and str(tmp_path) in note
+    assert note.startswith("# modules: [") and str(tmp_path) in note
     assert read_config(tmp_path).environment.id == "lies_beside:Beside-v0"

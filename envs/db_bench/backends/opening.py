@@ -55,6 +55,7 @@ class _Handle:
             self._is_closed = True
             _num_users[self._key] -= 1
             if not _num_users[self._key]:
+                del _num_users[self._key]
                 _databases.pop(self._key).close()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from agentpeft.envs.core.errors import SettingsError, import_user_module
+from agentpeft.envs.core.errors import SettingsError, import_user_module, is_installed
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
@@ -118,7 +118,7 @@ def make_variables(settings: VllmSettings) -> dict[str, str]:
 
 def check_vllm() -> None:
     """Raises: SettingsError where vLLM is not installed."""
-    if find_spec("vllm") is None:
+    if not is_installed("vllm"):
         raise SettingsError(
             "env_runners.engine = 'vllm' needs vLLM: with a GPU pip install 'agentpeft[vllm]', "
             "without one make vllm"
