@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.tasks.hub import ask_hub
 from agentpeft.policies.delivery.adapter_files import PICKLED_WEIGHTS, read_base_name
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.named_files import find_path
 
@@ -281,7 +283,7 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
     So a container that it needs is started, and stopped.
     """
     from agentpeft.launch.data.task_files import missing_task_file
-    from agentpeft.policies.rollout.environments import EnvPool
+    from agentpeft.policies.rollout.environments import EnvPool, call_environment
 
     settings = machine.settings
     sections = [("environment", kwargs) for kwargs in settings.stage_kwargs]
@@ -295,8 +297,9 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
             continue
         try:
             pool = EnvPool(settings.environment.id, kwargs, (settings.seed,))
-            pool.discard(pool.begin(0, pool.task_at(0))[0])
-        except (DataError, EnvFault, SettingsError, OSError) as error:
+            env = call_environment(partial(pool.begin, 0, pool.task_at(0)))[0]
+            pool.discard(env)
+        except (DataError, EnvFault, EnvironmentBugError, SettingsError, OSError) as error:
             text = " ".join(str(error).split())
             yield Finding(section, text, f"fix it, or change {section}'s settings", True)
         else:

@@ -152,6 +152,20 @@ def test_a_dry_run_finds_what_would_end_a_run_soon(refused, models, arguments, m
     assert message.replace("MODELS", str(models)) in line
 
 
+def test_a_dry_run_finds_an_environment_that_cannot_begin(refused, tmp_path, monkeypatch):
+    (tmp_path / "oops_env.py").write_text(
+        "import gymnasium\n"
+        "class Oops(gymnasium.Env):\n"
+        "    observation_space = action_space = gymnasium.spaces.Text(100)\n"
+        "    def reset(self, *, seed=None, options=None): raise KeyError('oops')\n"
+        "gymnasium.register('Oops-v0', Oops)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    words = ("environment.id=oops_env:Oops-v0", "environment.kwargs=", "--dry-run")
+    assert "raised KeyError: 'oops' (oops_env.py, line 4)" in refused("tiny.toml", *words)
+
+
 def test_four_bits_without_their_package_are_refused_before_anything_starts(refused, monkeypatch):
     def find_others(path):
         return (each for each in distributions(path=path) if each.name != "bitsandbytes")
