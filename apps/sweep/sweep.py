@@ -26,7 +26,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import temporary_folder
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
-from agentpeft.launch.run.run_folder import output_base, read_start, shown
+from agentpeft.launch.run.run_folder import fill_run_dir, output_base, read_start, shown
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import parse_value, to_toml_value
 
@@ -56,13 +56,14 @@ def sweep(words: SettingsWords = None) -> int:
     changes = [dict(zip(swept, texts, strict=True)) for texts in product(*swept.values())]
     settings = []
     for change in changes:
-        own = [f"{name}={text}" for name, text in change.items()]
-        settings.append(prepare(read_start(configs, [*fixed, *own]).settings, None, is_new=True))
+        swept_words = [f"{name}={text}" for name, text in change.items()]
+        start = read_start(configs, [*fixed, *swept_words])
+        settings.append(prepare(start.settings, None, is_new=True))
     base = output_base(Path(settings[0].output.dir))
     folder = base / "sweeps" / settings[0].experiment / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
-    for each in settings:
-        prepare_tiny(each)
+    for run_settings in settings:
+        prepare_tiny(run_settings)
     runs = _train(settings, changes, folder)
     print(*make_table(runs), sep="\n")
     if sys.stdout.isatty():
@@ -108,6 +109,9 @@ def _train(
     from agentpeft.launch.run.ray_session import ray_session
 
     names = [_name_run(number, change) for number, change in enumerate(changes)]
+    for name, run_settings in zip(names, settings, strict=True):
+        (folder / name).mkdir()
+        fill_run_dir(folder / name, run_settings)
     logging.getLogger("ray.tune").setLevel(logging.WARNING)
     with ray_session(None, folder), temporary_folder(folder, ".tune-") as storage:
         print(f"{len(names)} runs in {shown(folder)}", file=sys.stderr, flush=True)

@@ -24,8 +24,8 @@ def make_trainable(
 
     A trial's run is in a folder below `folder`, by the trial's name; None: in Tune's own of it.
     """
-    own = {"to_settings": staticmethod(to_settings), "folder": folder}
-    return type("AgentPEFT", (AlgorithmTrainable,), own)
+    members = {"to_settings": staticmethod(to_settings), "folder": folder}
+    return type("AgentPEFT", (AlgorithmTrainable,), members)
 
 
 class AlgorithmTrainable(tune.Trainable):
@@ -62,7 +62,7 @@ class AlgorithmTrainable(tune.Trainable):
         settings = self.to_settings(config)
         run_dir = Path(self.logdir) if self.folder is None else self.folder / self.trial_name
         run_dir.mkdir(parents=True, exist_ok=True)
-        if not (run_dir / CONFIG_FILE).exists():  # a trial that failed is tried again
+        if not (run_dir / CONFIG_FILE).exists():  # `sweep` has written it
             fill_run_dir(run_dir, settings)
         self._writer = JsonlWriter(run_dir / METRICS_FILE)
         self._algorithm = Algorithm(settings, run_dir)

@@ -61,10 +61,10 @@ def _section(
             raise TypeError(f"{name} takes settings by keyword, got {args!r}")
         return self._set(name, values)
 
-    own = signature(kind)
+    declared = signature(kind)
     first = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
-    set_section.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[first, *own.parameters.values()], return_annotation="AlgorithmConfig"
+    set_section.__signature__ = declared.replace(  # type: ignore[attr-defined]
+        parameters=[first, *declared.parameters.values()], return_annotation="AlgorithmConfig"
     )
     set_section.__name__ = name
     set_section.__qualname__ = f"AlgorithmConfig.{name}"
