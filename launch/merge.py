@@ -86,7 +86,7 @@ def _describe(report: Mapping[str, Any]) -> Iterator[str]:
     path, is_same = report["merged"], report["agrees"]
     verdict = "same log-probabilities as" if is_same else "NOT the same policy as"
     size = f"{report['size_mib']['merged']:.1f} MiB"
-    yield f"{path} ({size}): {verdict} {report['adapter']} on its base"
+    yield f"merged model: {path} ({size}), {verdict} {report['adapter']} on its base"
     if is_same:
         yield f"use: AutoModelForCausalLM.from_pretrained({path!r}) or vllm serve {path}"
 

@@ -97,7 +97,7 @@ def test_three_failures_of_the_last_evaluation_are_named_one_of_each_skill_first
     names = [EpisodeName.parse(line[3]) for line in shown]
     assert {name.group_id for name in names} == {1, 2, 4}
     assert {name.iteration for name in names} == {2}
-    assert shown[0][4] == f"# How {names[0].group_id}?"
+    assert shown[0][4] == f"# How many {names[0].group_id}?"
 
 
 @pytest.mark.parametrize(
