@@ -18,6 +18,7 @@ Exit status: 0 merged and checked; 1 a check failed, nothing is left; 2 wrong in
 import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
 
 # isort: split
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -88,7 +89,8 @@ def _describe(report: Mapping[str, Any]) -> Iterator[str]:
     size = f"{report['size_mib']['merged']:.1f} MiB"
     yield f"merged model: {path} ({size}), {verdict} {report['adapter']} on its base"
     if is_same:
-        yield f"use: AutoModelForCausalLM.from_pretrained({path!r}) or vllm serve {path}"
+        served = shlex.quote(path)
+        yield f"use: AutoModelForCausalLM.from_pretrained({path!r}) or vllm serve {served}"
 
 
 if __name__ == "__main__":

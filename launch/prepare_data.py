@@ -33,6 +33,7 @@ from agentpeft.launch.data.gold_validation import validate_gold
 from agentpeft.launch.data.task_families import FAMILIES, TaskFamily, family_of, family_of_file
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.ending import AsJson
+from agentpeft.launch.run.run_folder import as_word
 
 HUB_ID = "csyq/LifelongAgentBench"
 InputFile = Annotated[Path, Argument(help="A task file.")]
@@ -212,7 +213,7 @@ def _write_entries(path: Path, family: TaskFamily, tasks: Iterable[tuple[str, Ta
     print(f"{len(entries)} tasks written to {path}")
     if sys.stdout.isatty():
         (env_id,) = (name for name, other in FAMILIES.items() if other is family)
-        print(f"next: agentpeft prepare-data validate {path} --env {env_id}")
+        print(f"next: agentpeft prepare-data validate {as_word(path)} --env {env_id}")
 
 
 def _write_json(path: Path, data: Json) -> None:

@@ -31,6 +31,7 @@ from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_
 from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import (
     Start,
+    as_word,
     change_settings,
     list_configs,
     lock_run,
@@ -38,7 +39,6 @@ from agentpeft.launch.run.run_folder import (
     make_run_dir,
     read_resumed,
     read_start,
-    shown,
 )
 from agentpeft.launch.run.standard_streams import reserved_stdout, show_progress
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
@@ -93,7 +93,8 @@ def train(  # noqa: PLR0913 (options, by keyword only)
             summary = _train(start, address, output, is_short=fast_dev_run)
             if fast_dev_run:
                 _finish_short(summary)
-            lines = describe_end(read_run(_run_of(summary)), summary)
+            is_read = output.isatty() and not as_json
+            lines = describe_end(read_run(_run_of(summary)), summary) if is_read else ()
             finish(summary, *lines, as_json=as_json, output=output)
     except Stopped as stop:
         return stop.exit_status
@@ -110,7 +111,8 @@ def _look_ahead(start: Start, address: str | None) -> None:
     print(start.settings.to_toml())
     try:
         look_ahead(start.settings, address, is_new=start.run_dir is None)
-        lacking = [] if address else compare_memory(start.settings)
+        is_here = not (address or os.environ.get("RAY_ADDRESS"))
+        lacking = compare_memory(start.settings) if is_here else []
     finally:
         print(*(f"# {line}" for line in describe_memory(start.settings)), sep="\n")
     for line in lacking:
@@ -147,7 +149,7 @@ def _finish_short(summary: dict[str, object]) -> None:
 
 def _run_of(summary: dict[str, object]) -> Path:
     """Returns the run's folder: the adapter lies in a checkpoint of it."""
-    return Path(str(summary["adapter"])).parents[2]
+    return Path(str(summary["adapter"])).absolute().parents[2]
 
 
 def _train(
@@ -182,7 +184,7 @@ def _how_to_go_on(run_dir: Path | None) -> str:
 
     if run_dir is None or not list_checkpoints(run_dir / "checkpoints"):
         return "there was nothing to save yet"
-    return f"continue with: agentpeft train --resume {shown(run_dir)}"
+    return f"continue with: agentpeft train --resume {as_word(run_dir)}"
 
 
 if __name__ == "__main__":

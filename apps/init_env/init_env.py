@@ -19,7 +19,7 @@ from typer import Argument
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.run.command_line import CommandLine
-from agentpeft.launch.run.run_folder import shown
+from agentpeft.launch.run.run_folder import as_word, shown
 
 _TEMPLATE = "sort_env"
 main = CommandLine()
@@ -34,7 +34,7 @@ def init_env(
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, text.encode())
         print(f"wrote {shown(file.absolute())}")
-    print(f"next: agentpeft train {shown(path.absolute().with_suffix('.toml'))}")
+    print(f"next: agentpeft train {as_word(path.absolute().with_suffix('.toml'))}")
     return 0
 
 
@@ -44,7 +44,8 @@ def make_files(path: Path) -> dict[Path, str]:
     Raises: SettingsError for a name that Python cannot import as this file, or that is taken.
     """
     module = path.stem
-    if path.suffix != ".py" or not module.isidentifier() or iskeyword(module):
+    is_name = module.isidentifier() and module.isascii() and module[0] != "_"
+    if path.suffix != ".py" or not is_name or iskeyword(module):
         raise SettingsError(f"expected a Python file such as my_env.py, got {str(path)!r}")
     names = _name_files(module)
     for file in map(path.with_name, names):
@@ -57,7 +58,7 @@ def make_files(path: Path) -> dict[Path, str]:
     files = {}
     for name, template in zip(names, _name_files(_TEMPLATE), strict=True):
         text = Path(__file__).with_name(template).read_text(encoding="utf-8")
-        text = text.replace(f"{__package__}.{_TEMPLATE}", module).replace(_TEMPLATE, module)
+        text = text.replace(f"{__package__}.", "").replace(_TEMPLATE, module)
         files[path.with_name(name)] = text.replace("SortEnv", class_name)
     return files
 

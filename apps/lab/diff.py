@@ -24,7 +24,7 @@ from agentpeft.apps.lab.sparklines import sparkline
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.ending import AsJson, finish
-from agentpeft.launch.run.run_folder import shown
+from agentpeft.launch.run.run_folder import as_word
 
 CURVES = {
     "success": "eval/success_rate",
@@ -66,7 +66,7 @@ def diff(
     for line in _describe(runs, settings, parting):
         print(line)
     summary = {"settings": sorted(settings), "parting": parting and asdict(parting)}
-    page = f"next: agentpeft report {shown(first)} {shown(second)}  # both on one page"
+    page = f"next: agentpeft report {as_word(first)} {as_word(second)}  # both on one page"
     finish(summary, page, as_json=as_json)
     return 0
 

@@ -16,11 +16,13 @@ from typing import Annotated
 from typer import Argument
 
 from agentpeft.apps.lab.run_view import find_question
+from agentpeft.apps.lab.watch import is_held
 from agentpeft.envs import Outcome
 from agentpeft.launch.reporting.alarms import SOLVED, WINDOW, find_periods
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
-from agentpeft.launch.run.run_folder import shown
+from agentpeft.launch.run.run_folder import as_word
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 
 _FAULTS = {
     "sample/num_faults": "faults of the environment, each in an episode that was played again",
@@ -141,14 +143,19 @@ def _tell_failures(run: RunData) -> Iterator[str]:
     by_skill = {tuple(row.get("skills", ())): row for row in reversed(failed)}
     for row in list({id(row): row for row in (*by_skill.values(), *failed)}.values())[:_NUM_SHOWN]:
         name = f"eval-{row['group_id']}-{row['sample']}@{row['iteration']}"
-        yield f"    agentpeft replay {shown(run.path)} {name}  # {find_question(row['messages'])}"
+        yield f"    agentpeft replay {as_word(run.path)} {name}  # {find_question(row['messages'])}"
 
 
 def _tell_next(run: RunData) -> Iterator[str]:
-    step, folder = int(run.metrics[-1]["train/step"]), shown(run.path)
+    step, folder = int(run.metrics[-1]["train/step"]), as_word(run.path)
     num_iterations = int(run.settings.get("training.num_iterations", 0))
     if step < num_iterations:
-        yield f"iteration {step} of {num_iterations}: agentpeft train --resume {folder} resumes it"
+        resume = f"agentpeft train --resume {folder} resumes it"
+        if is_held(run.path):
+            resume = f"it is running: agentpeft watch {folder}"
+        elif not list_checkpoints(run.path / "checkpoints"):
+            resume = "it has no checkpoint to resume from"
+        yield f"iteration {step} of {num_iterations}: {resume}"
         return
     rate = run.evaluations()[1].get("eval/success_rate")
     resume = f"agentpeft train --resume {folder} training.num_iterations={2 * num_iterations}"

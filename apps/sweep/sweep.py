@@ -23,10 +23,18 @@ from itertools import product
 from pathlib import Path
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.core.errors import is_installed
 from agentpeft.envs.system.whole_files import temporary_folder
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
-from agentpeft.launch.run.run_folder import fill_run_dir, output_base, read_start, shown
+from agentpeft.launch.run.run_folder import (
+    as_word,
+    fill_run_dir,
+    make_new,
+    output_base,
+    read_start,
+    shown,
+)
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import parse_value, to_toml_value
 
@@ -51,6 +59,8 @@ def sweep(words: SettingsWords = None) -> int:
     """Trains all combinations, and prints the table. Raises: SettingsError, DataError."""
     from agentpeft.launch.checking.preparation import prepare, prepare_tiny
 
+    if not all(map(is_installed, ("pandas", "pyarrow", "fsspec", "requests"))):
+        raise SettingsError("sweep needs Ray Tune: pip install '.[train,tune]' in the checkout")
     configs, overrides = split_settings(words)
     swept, fixed = split_swept(overrides)
     changes = [dict(zip(swept, texts, strict=True)) for texts in product(*swept.values())]
@@ -60,14 +70,15 @@ def sweep(words: SettingsWords = None) -> int:
         start = read_start(configs, [*fixed, *swept_words])
         settings.append(prepare(start.settings, None, is_new=True))
     base = output_base(Path(settings[0].output.dir))
-    folder = base / "sweeps" / settings[0].experiment / time.strftime("%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True)
     for run_settings in settings:
         prepare_tiny(run_settings)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = make_new(base / "sweeps" / settings[0].experiment, stamp)
     runs = _train(settings, changes, folder)
     print(*make_table(runs), sep="\n")
     if sys.stdout.isatty():
-        print(f"next: agentpeft report {shown(folder)}/*")
+        done = [as_word(folder / Path(run.run).name) for run in runs if not run.error]
+        print(f"next: agentpeft report {' '.join(done)}" if done else "no run has ended well")
     else:
         print(json.dumps({"output": shown(folder), "runs": [asdict(run) for run in runs]}))
     return int(any(run.error for run in runs))
@@ -85,6 +96,8 @@ def split_swept(overrides: Sequence[str]) -> tuple[dict[str, list[str]], list[st
     fixed = []
     for override in overrides:
         name, _, text = override.partition("=")
+        if name in swept:
+            raise SettingsError(f"{name} is given twice")
         if "," not in text or parse_value(text) != text:
             fixed.append(override)
         elif isinstance(values := parse_value(f"[{text}]"), list) and set(text) & set("[{'\""):
@@ -120,6 +133,7 @@ def _train(
     for name, change, result in zip(names, changes, results, strict=True):
         first, last = read_run(folder / name, may_be_new=True).evaluations()
         before, after = (row.get("eval/success_rate") for row in (first, last))
+        after = None if result[1] else after
         runs.append(SweptRun(shown(folder / name), change, before, after, *result))
     return runs
 

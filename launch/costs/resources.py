@@ -213,7 +213,13 @@ def compare_memory(settings: Settings) -> list[str]:
     Its GPUs must be there. Raises: SettingsError where the weights alone do not fit, or no layer
     gets an adapter.
     """
-    held, most = _find_loads(settings)
+    try:
+        held, most = _find_loads(settings)
+    except SettingsError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        problem = " ".join(str(error).split())
+        raise SettingsError(f"model.name {settings.model.name!r}: {problem}") from None
     if held > 1:
         raise SettingsError(
             f"memory: the weights alone need {held:.1f} times what this machine has: take a "

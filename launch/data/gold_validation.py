@@ -15,6 +15,7 @@ from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.registration import find_spec
 from agentpeft.launch.run.ending import finish
+from agentpeft.launch.run.run_folder import as_word
 from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions, read_any_reward
 
 
@@ -40,10 +41,11 @@ def validate_gold(
                 print(f"{task.task_id}: {note}")
         num_tasks = len(env.task_source)
     num_right = num_tasks - len(failed)
+    data = f"environment.kwargs.data={as_word(path)}"
     finish(
         {"tasks": num_tasks, "succeeded": num_right, "failed": failed},
         f"{num_right} of {num_tasks} gold solutions succeed",
-        f"next: agentpeft train CONFIG environment.id={env_id} environment.kwargs.data={path}",
+        f"next: agentpeft train CONFIG environment.id={env_id} {data}",
         as_json=as_json,
     )
     return 1 if failed else 0

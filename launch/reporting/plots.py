@@ -77,9 +77,9 @@ def _plot_all(runs: Sequence[RunData], smoothing: float) -> Iterator[tuple[str, 
     skills = sorted({name for row in rows for name in row if name.startswith(_SKILL)})
     if skills:
         yield "skills", _plot_skills(runs, skills)
-    for number, skill in enumerate(skills):
-        if any(len(run.series(skill)[0]) >= _MIN_EVALUATIONS for run in runs):
-            yield f"skill_{number}", _plot_curve(runs, skill, _name_skill(skill), smoothing)
+    long = [s for s in skills if any(len(run.series(s)[0]) >= _MIN_EVALUATIONS for run in runs)]
+    for number, skill in enumerate(long):
+        yield f"skill_{number}", _plot_curve(runs, skill, _name_skill(skill), smoothing)
 
 
 def to_image(figure: Figure, kind: str) -> bytes:

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from agentpeft.policies.checkpointing.checkpoints import (
     read_config,
     read_state,
     settings_of,
+    use_module_folders,
     write_config,
 )
 from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG, is_whole_model
@@ -87,7 +89,10 @@ def _read_config(config: str) -> dict[str, Any]:
     """Returns a file's nested settings; of an environment's id the one that it stands for."""
     if is_env_id(config):
         return {"environment": {"id": config}}
-    return read_toml(find_config(config), CONFIGS)
+    path = find_config(config)
+    if path.name == CONFIG_FILE and path.is_file():
+        use_module_folders(path.parent)
+    return read_toml(path, CONFIGS)
 
 
 def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Path:
@@ -297,7 +302,7 @@ def make_run_dir(settings: Settings) -> Path:
     base = output_base(Path(settings.output.dir)) / settings.experiment
     stamp = time.strftime("%Y%m%d-%H%M%S")
     try:
-        run_dir = _make_new(base, stamp)
+        run_dir = make_new(base, stamp)
         fill_run_dir(run_dir, settings)
     except OSError as error:
         raise SettingsError(f"output.dir: cannot write into {base}: {error.strerror}") from None
@@ -331,7 +336,8 @@ def output_base(path: Path) -> Path:
     return (base / path).absolute()
 
 
-def _make_new(base: Path, stamp: str) -> Path:
+def make_new(base: Path, stamp: str) -> Path:
+    """Makes a folder of that name in `base`, or with a number behind it. Raises: OSError."""
     for number in range(1, 1000):
         run_dir = base / (stamp if number == 1 else f"{stamp}-{number}")
         try:
@@ -363,3 +369,8 @@ def shown(path: Path) -> str:
     """Returns a path as a reader of the present folder would write it."""
     cwd = Path.cwd()
     return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
+
+
+def as_word(path: Path) -> str:
+    """Returns a path as a reader of the present folder would type it in a shell."""
+    return shlex.quote(shown(path))

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentpeft.launch.reporting.run_data import RunData
 from agentpeft.launch.run.ending import say_time
-from agentpeft.launch.run.run_folder import shown
+from agentpeft.launch.run.run_folder import as_word, shown
 from agentpeft.policies.checkpointing.checkpoints import checkpoint_path, read_best
 
 PARTS = ("sample", "learn", "broadcast")
@@ -83,7 +83,7 @@ def describe_end(run: RunData, summary: Mapping[str, Any]) -> list[str]:
     before, after = (summary[side]["success_rate"] for side in ("before", "after"))
     is_measured = before is not None and after is not None
     rates = f"success {before:.0%} -> {after:.0%} on {run.evaluated_tasks}, " if is_measured else ""
-    time_spent, folder = say_time(summary["seconds"]["total"]), shown(run.path)
+    time_spent, folder = say_time(summary["seconds"]["total"]), as_word(run.path)
     return [
         f"{rates}{run.metrics[-1]['train/step']} iterations, {time_spent}",
         f"adapter: {summary['adapter']}",

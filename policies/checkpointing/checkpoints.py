@@ -152,10 +152,23 @@ def read_config(run_dir: Path) -> Settings:
             f"{str(path)!r} is not as the run has written it: put it back as it was, and change "
             "settings by --resume RUN section.name=value"
         )
-    line = text.partition(b"\n")[0].decode()
-    if line.startswith(_MODULE_FOLDERS):
-        put_user_folders_first(json.loads(line.removeprefix(_MODULE_FOLDERS)))
+    use_module_folders(run_dir)
     return Settings.from_toml(path)
+
+
+def use_module_folders(run_dir: Path) -> None:
+    """Looks for modules where a run's file of settings says that they were; never in the run.
+
+    Raises: SettingsError where the file is damaged.
+    """
+    path, inside = run_dir / CONFIG_FILE, run_dir.resolve()
+    try:
+        lines = path.read_text("utf-8").splitlines()[:3]
+        line = next((line for line in lines if line.startswith(_MODULE_FOLDERS)), "")
+        folders = json.loads(line.removeprefix(_MODULE_FOLDERS) or "[]")
+        put_user_folders_first(f for f in folders if not Path(f).is_relative_to(inside))
+    except (OSError, ValueError, TypeError) as error:
+        raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
 
 
 def checkpoint_path(folder: Path, iteration: int) -> Path:
