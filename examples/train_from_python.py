@@ -9,7 +9,7 @@ PYTHONPATH=examples python examples/train_from_python.py examples/guess.toml tra
 import sys
 from pathlib import Path
 
-from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
+from agentpeft import AlgorithmConfig
 
 
 def train(config_file: str, *overrides: str, run_dir: str | Path = "my_run") -> Path:
