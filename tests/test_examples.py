@@ -116,7 +116,7 @@ def test_what_the_image_copies_is_enough_to_install_it(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     rooms = {name.split("/")[1] for name in names if name.startswith("agentpeft/")}
-    assert rooms == {"__init__.py", "envs", "policies", "launch", "apps"}
+    assert rooms == {"__init__.py", "py.typed", "envs", "policies", "launch", "apps"}
 
 
 def test_the_image_installs_known_extras_and_starts_a_known_command():

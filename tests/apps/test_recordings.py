@@ -1,6 +1,6 @@
 """What the documentation shows of terminal views is what a terminal of 100 x 30 shows.
 
-A recording is a block whose first line is `$ agentpeft …`; RUN is the run of `finished_run`. With
+A recording is a block whose first line is `$ agentpeft watch …`, `replay` or `play`; RUN is the run of `finished_run`. With
 AGENTPEFT_RECORD=1 the blocks are written anew.
 """
 
@@ -12,7 +12,8 @@ import pytest
 from docs_blocks import BLOCKS
 from terminal import ESCAPES
 
-RECORDINGS = [block for block in BLOCKS if block.text.startswith("$ agentpeft ")]
+RECORDED = re.compile(r"\$ agentpeft (watch|replay|play) ")
+RECORDINGS = [block for block in BLOCKS if RECORDED.match(block.text)]
 LIMIT_S = 300.0
 TYPED = {"play": ["3", "4"]}
 VARIABLE = [

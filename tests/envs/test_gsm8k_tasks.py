@@ -82,7 +82,7 @@ def test_the_hub_needs_its_package(monkeypatch):
 class FakeHub:
     """Stands for the datasets package, with or without a copy in the cache."""
 
-    __spec__ = ModuleSpec("datasets", None)
+    __spec__ = ModuleSpec("datasets", None, origin="a test")
 
     def __init__(self, rows):
         self.rows = rows

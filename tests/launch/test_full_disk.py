@@ -22,7 +22,7 @@ output = {loggers = ["episodes"]}
 SIZES = {
     0: "cannot write into",
     20: "cannot write into",
-    4500: "sessions/",
+    5200: "sessions/",
     20000: f"the adapter cannot be written to {gettempdir()}:",
 }
 """By how many bytes a file may have: what is said."""
