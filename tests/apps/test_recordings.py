@@ -1,7 +1,7 @@
 """What the documentation shows of terminal views is what a terminal of 100 x 30 shows.
 
-A recording is a block whose first line is `$ agentpeft watch …`, `replay` or `play`; RUN is the run of `finished_run`. With
-AGENTPEFT_RECORD=1 the blocks are written anew.
+A recording is a block whose first line is `$ agentpeft watch …`, `replay` or `play`; RUN is the run
+of `finished_run`. With AGENTPEFT_RECORD=1 the blocks are written anew.
 """
 
 import os
