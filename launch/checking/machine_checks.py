@@ -226,6 +226,9 @@ def _look_at_model(setting: str, name: str) -> Finding:
     folder = Path(name.partition(":")[2] or name).expanduser()
     if not (folder.exists() or name.startswith(("/", ".", "~"))):
         return _find_on_hub(setting, name.partition(":")[2] or name)
+    if not folder.is_dir():
+        remedy = "name a hub id, or the folder of a whole model"
+        return Finding("model", f"{setting} {name!r} is no folder", remedy, True)
     wanted = {"weights": "*.safetensors"}
     if not (folder / ADAPTER_CONFIG).is_file():
         wanted |= {"config": "config.json", "tokenizer": "tokenizer*"}

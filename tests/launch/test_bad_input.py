@@ -90,7 +90,7 @@ def test_there_are_many_of_them():
         (["model.adapter=nowhere"], "model.adapter 'nowhere' is no folder"),
         (
             [*ANOTHER_MODEL, "model.name=./nowhere"],
-            "model.name './nowhere' has no weights nor config",
+            "model.name './nowhere' is no folder",
         ),
         (
             [*ANOTHER_MODEL, "model.name=nobody/nothing"],
@@ -135,7 +135,7 @@ def models(tmp_path_factory):
         ),
         (["lora.target_modules=['nowhere']"], "('nowhere',) names no linear layer"),
         (["lora.orthogonal_to=['nowhere']"], "lora.orthogonal_to 'nowhere' is no folder"),
-        (["training.teacher=./nowhere"], "training.teacher './nowhere' has no weights nor config"),
+        (["training.teacher=./nowhere"], "training.teacher './nowhere' is no folder"),
         (["tiny.hidden_size=16384", "tiny.num_layers=60"], "the weights alone need"),
         (["learners.num_gpus_per_learner=1000"], "the config asks for 1000 GPU(s)"),
         ([*ANOTHER_MODEL, "model.name=MODELS/plain"], "no chat template; set model.use_chat"),

@@ -31,7 +31,7 @@ def test_a_config_that_cannot_run_has_status_1_and_a_remedy(capsys, tmp_path):
     config.write_text('model = {name = "./nowhere"}', "utf-8")
     assert main([str(config), "--no-ladder"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "FAULT model: model.name './nowhere' has no weights nor config nor tokenizer" in lines
+    assert "FAULT model: model.name './nowhere' is no folder" in lines
     assert any(line.strip().startswith("-> name a hub id") for line in lines)
     assert json.loads(lines[-1])["faults"] == ["model"]
 
