@@ -6,6 +6,7 @@ import pwd
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from process_parts import leftovers
 
 from agentpeft.envs import EnvFault, SettingsError
+from agentpeft.envs.core.errors import user_folders
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 from agentpeft.envs.os_interaction.sandboxes.sandbox import SandboxKind, SandboxLimits, make_sandbox
 
@@ -87,6 +89,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
                 item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture(autouse=True)
+def user_folders_of_a_test_alone() -> Iterator[None]:
+    """Takes the folders of a test's commands off the path: none finds a module of another's."""
+    before = set(user_folders)
+    yield
+    for folder in [folder for folder in user_folders if folder not in before]:
+        user_folders.remove(folder)
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 @pytest.fixture(scope="session")
