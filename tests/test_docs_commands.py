@@ -48,7 +48,7 @@ INLINE = re.compile(r"`((?:python -m|python launch|agentpeft|make|ray|pip instal
 LONG_PAGES = {
     ROOT / f"docs/training/{name}.md"
     for name in ("algorithms", "cluster", "evaluate", "index", "merge", "replay")
-} | {ROOT / f"docs/{name}.md" for name in ("your_model", "your_reward")}
+} | {ROOT / f"docs/{name}.md" for name in ("your_model", "your_reward", "your_tasks")}
 
 
 def tagged(*tags):

@@ -283,6 +283,7 @@ def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_examples_in_the_prompt_are_no_evaluated_tasks_again(tiny, tmp_path, capsys, caplog):
     text = TINY.replace('split = "train"', "").replace(', env_kwargs = {split = "test"}', "")
     tiny.write_text(text.replace("num_digits = 1", "num_digits = 9"), encoding="utf-8")

@@ -79,7 +79,9 @@ model = Scripted(messages=iter([AIMessage("", tool_calls=[call])]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["skyrl", "langgraph", "inspect", "verifiers"])
+@pytest.mark.parametrize(
+    "library", ["skyrl", "langgraph", pytest.param("inspect", marks=pytest.mark.long), "verifiers"]
+)
 def test_the_oracle_earns_the_same_through_another_library(library, tmp_path, drivers_python):
     returns, shown = play_script("peers_at_play.py", [library], drivers_python, tmp_path)
     assert returns == [1.0] * NUM_TASKS

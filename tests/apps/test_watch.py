@@ -163,6 +163,7 @@ def test_alarms_and_episodes_are_on_a_small_screen_while_a_run_goes_on(run_dir, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_is_followed_to_its_end(tmp_path, open_terminal):
     (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
     words = ["tiny.toml", "training.num_iterations=120", "output.checkpoint_interval=0"]
