@@ -74,8 +74,9 @@ def train(  # noqa: PLR0913 (options, by keyword only)
         print(
             "agentpeft train CONFIG [SECTION.NAME=VALUE ...]; a config is a TOML file, or one of:"
         )
-        width = max(map(len, list_configs()))
-        print(*(f"  {name:{width}}  {about}" for name, about in list_configs().items()), sep="\n")
+        configs = list_configs()
+        width = max(map(len, configs))
+        print(*(f"  {name:{width}}  {about}" for name, about in configs.items()), sep="\n")
         return 2
     start = _read_start(words, resume, resume_from)
     if fast_dev_run:

@@ -12,9 +12,9 @@ a terminal the last line is JSON.
 Exit status: 0 done; 1 a run failed; 2 wrong settings.
 """
 
-import json
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ from agentpeft.envs.core.errors import is_installed
 from agentpeft.envs.system.whole_files import temporary_folder
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
+from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import (
-    as_word,
     fill_run_dir,
     make_new,
     output_base,
@@ -55,7 +55,7 @@ class SweptRun:
 
 
 @main.add(help=__doc__)
-def sweep(words: SettingsWords = None) -> int:
+def sweep(words: SettingsWords = None, *, as_json: AsJson = False) -> int:
     """Trains all combinations, and prints the table. Raises: SettingsError, DataError."""
     from agentpeft.launch.checking.preparation import prepare, prepare_tiny
 
@@ -76,11 +76,10 @@ def sweep(words: SettingsWords = None) -> int:
     folder = make_new(base / "sweeps" / settings[0].experiment, stamp)
     runs = _train(settings, changes, folder)
     print(*make_table(runs), sep="\n")
-    if sys.stdout.isatty():
-        done = [as_word(folder / Path(run.run).name) for run in runs if not run.error]
-        print(f"next: agentpeft report {' '.join(done)}" if done else "no run has ended well")
-    else:
-        print(json.dumps({"output": shown(folder), "runs": [asdict(run) for run in runs]}))
+    done = [shlex.quote(run.run) for run in runs if not run.error]
+    next_step = f"next: agentpeft report {' '.join(done)}" if done else "no run has ended well"
+    result = {"output": shown(folder), "runs": [asdict(run) for run in runs]}
+    finish(result, next_step, as_json=as_json)
     return int(any(run.error for run in runs))
 
 

@@ -345,7 +345,7 @@ def try_chat(settings: Settings) -> None:
 
     What the hub has is left to the run, which fetches it. Raises: SettingsError, OSError.
     """
-    from agentpeft.launch.costs.resources import read_model_config
+    from agentpeft.launch.costs.resources import naming_model, read_model_config
     from agentpeft.policies.models.saved_model import find_saved
     from agentpeft.policies.rollout.chat import open_chat
 
@@ -354,11 +354,8 @@ def try_chat(settings: Settings) -> None:
         return
     if (folder / ADAPTER_CONFIG).is_file() and find_path(read_base_name(folder)) is None:
         return
-    try:
+    with naming_model(settings):
         config = read_model_config(settings).get_text_config()
-    except (OSError, ValueError, KeyError) as error:
-        problem = " ".join(str(error).split())
-        raise SettingsError(f"model.name {settings.model.name!r}: {problem}") from None
     stops = config.eos_token_id
     stops = stops if isinstance(stops, list) else [stops]
     open_chat(find_saved(settings.model)[1], settings, (id_ for id_ in stops if id_ is not None))

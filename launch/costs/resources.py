@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -147,6 +148,18 @@ def read_model_config(settings: Settings) -> PreTrainedConfig:
     return config
 
 
+@contextmanager
+def naming_model(settings: Settings) -> Iterator[None]:
+    """Raises: SettingsError that names the model, where the block cannot read its config."""
+    try:
+        yield
+    except SettingsError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        problem = " ".join(str(error).split())
+        raise SettingsError(f"model.name {settings.model.name!r}: {problem}") from None
+
+
 def _adapted_layers(model: nn.Module, settings: Settings) -> Iterator[nn.Linear]:
     targets = settings.lora.target_modules
     for name, module in model.named_modules():
@@ -213,13 +226,8 @@ def compare_memory(settings: Settings) -> list[str]:
     Its GPUs must be there. Raises: SettingsError where the weights alone do not fit, or no layer
     gets an adapter.
     """
-    try:
+    with naming_model(settings):
         held, most = _find_loads(settings)
-    except SettingsError:
-        raise
-    except (OSError, ValueError, KeyError) as error:
-        problem = " ".join(str(error).split())
-        raise SettingsError(f"model.name {settings.model.name!r}: {problem}") from None
     if held > 1:
         raise SettingsError(
             f"memory: the weights alone need {held:.1f} times what this machine has: take a "
