@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -11,13 +12,17 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 from tiny_run import make_run
 from transformers import AutoModelForCausalLM
 from vllm_server import vllm_servers
 
+from agentpeft.apps.probe import canary, probe
+from agentpeft.apps.probe.completions import find_models
 from agentpeft.envs import Outcome
 from agentpeft.launch import evaluate, merge
 from agentpeft.launch.run.run_folder import find_adapter
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Trajectory
@@ -56,10 +61,31 @@ def models(run_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def url(vllm, models, tmp_path_factory):
-    """Of a server of the base, and of the adapter over it."""
+def wrong(models, tmp_path_factory):
+    """Folders of adapters that are not the trained one, by what is wrong with them."""
+    folders = {}
+    for name in ("other", "alpha", "half"):
+        folders[name] = tmp_path_factory.mktemp("wrong") / name
+        shutil.copytree(models["trained"], folders[name])
+    settings = json.loads((folders["alpha"] / ADAPTER_CONFIG).read_text("utf-8"))
+    settings["lora_alpha"] *= 2
+    (folders["alpha"] / ADAPTER_CONFIG).write_text(json.dumps(settings), "utf-8")
+    weights = load_file(models["trained"] / ADAPTER_WEIGHTS)
+    for name, weight in weights.items():
+        weights[name] = weight * ("q_proj" not in name)
+    save_file(weights, folders["half"] / ADAPTER_WEIGHTS)
+    for name, weight in weights.items():
+        weights[name] = torch.randn_like(weight) * 0.1
+    save_file(weights, folders["other"] / ADAPTER_WEIGHTS)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def url(vllm, models, wrong, tmp_path_factory):
+    """Of a server of the base, and of the adapter over it, and of wrong ones."""
     plain = str(models["plain"])
-    lora = ["--enable-lora", "--lora-modules", f"trained={models['trained']}"]
+    names = {"trained": models["trained"], **wrong}
+    lora = ["--enable-lora", "--lora-modules", *(f"{n}={path}" for n, path in names.items())]
     options = {plain: ["--served-model-name", "plain", *lora]}
     with vllm_servers(options, tmp_path_factory.mktemp("servers")) as found:
         yield found[plain]
@@ -137,6 +163,31 @@ def test_served_probabilities_are_those_of_plain_transformers(url, models, name)
     found = ask(url, {"model": name, "prompt_logprobs": 0})["prompt_logprobs"][1:]
     served = [row[str(token)]["logprob"] for row, token in zip(found, IDS[1:], strict=True)]
     assert torch.allclose(torch.tensor(served), compute_logprobs(models, name), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("trained", 0, "nats a token from the adapter"),
+        ("plain", 3, "the base answers"),
+        ("other", 3, "another adapter or another model answers"),
+        ("alpha", 3, "scale is wrong: twice of it"),
+        ("half", 3, "weights of q_proj are ignored"),
+    ],
+)
+def test_a_probe_says_what_is_served(url, models, capsys, name, status, reason):
+    words = [url, "--adapter", str(models["trained"]), "--model", name]
+    assert probe.main(words) == status
+    said = json.loads(capsys.readouterr().out)
+    assert reason in said["reason"]
+    assert status or said["sampling_difference"] < 1e-3
+
+
+def test_a_probe_has_a_canary_loaded(url, models, tmp_path, capsys):
+    words = [url, "--adapter", str(models["trained"]), "--canary", str(tmp_path / "canary")]
+    assert probe.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["modules_too_small_to_tell"] == []
+    assert canary.NAME not in find_models(url, 9.0)
 
 
 @pytest.mark.long

@@ -1,0 +1,1 @@
+"""Whether an endpoint serves an adapter: `agentpeft probe`."""

@@ -1,0 +1,56 @@
+"""A canary: an adapter of the same shape whose effect is large enough to be told from rounding."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from agentpeft.apps.probe.completions import ask
+from agentpeft.envs import SettingsError
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+
+NAME = "agentpeft-canary"
+_STEP = 0.02
+FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+"""How much larger its change is made, until each kind of modules can be told."""
+
+
+def write_canary(adapter: Path, folder: Path) -> None:
+    """Writes an adapter with the settings and shapes of another, and random weights.
+
+    The rows of A have length 1, and entries of B are of `_STEP`, so it changes outputs a little.
+    Raises: SettingsError if the folder has files, or the adapter has no safetensors.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise SettingsError(f"--canary {folder}: expected a new or empty folder")
+    if not (adapter / ADAPTER_WEIGHTS).is_file():
+        raise SettingsError(f"--canary needs {ADAPTER_WEIGHTS} in {adapter}")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(adapter / ADAPTER_CONFIG, folder / ADAPTER_CONFIG)
+    rng = np.random.default_rng(0)
+    weights = {}
+    for name, weight in load_file(adapter / ADAPTER_WEIGHTS).items():
+        drawn = rng.standard_normal(weight.shape).astype(np.float32)
+        if ".lora_A" in name or ".lora_embedding_A" in name:
+            drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
+        weights[name] = drawn if "_A" in name else drawn * _STEP
+    save_file(weights, folder / ADAPTER_WEIGHTS)
+
+
+def enlarge_canary(folder: Path, factor: float) -> None:
+    """Multiplies a canary's change."""
+    path = folder / ADAPTER_WEIGHTS
+    weights = load_file(path)
+    save_file({n: w if "_A" in n else w * np.float32(factor) for n, w in weights.items()}, path)
+
+
+def load_canary(url: str, folder: Path, timeout_s: float) -> None:
+    """Has the server load the canary as the model `NAME`. Raises: EngineError where it refuses."""
+    body = {"lora_name": NAME, "lora_path": str(folder.resolve())}
+    ask(f"{url}/load_lora_adapter", timeout_s, body)
+
+
+def unload_canary(url: str, timeout_s: float) -> None:
+    """Has the server forget it. Raises: EngineError."""
+    ask(f"{url}/unload_lora_adapter", timeout_s, {"lora_name": NAME})

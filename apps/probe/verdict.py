@@ -1,0 +1,162 @@
+"""From log-probabilities to a verdict: which of several hypotheses an endpoint's answers fit.
+
+Our computation gives what the endpoint would say if it served the adapter, the base, the adapter
+at another scale, or the adapter without some kinds of its modules. The verdict is the hypothesis
+that is nearest, if it is near enough, and much nearer than the adapter.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from agentpeft.policies.delivery.probe import choose_limit
+from agentpeft.policies.messages import Floats
+
+NOISE_FACTOR = 3.0
+"""An endpoint may be this many times as far from the adapter as its base is from ours."""
+MUCH_NEARER = 0.6
+"""Another hypothesis is taken if its distance is below this share of the adapter's."""
+_SURE = 4.0
+"""How many standard errors must lie between an effect that is served and half of it."""
+
+
+class Answer(StrEnum):
+    """Whether the adapter is served."""
+
+    SERVED = "served"
+    NOT_SERVED = "not served"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An answer, the reason in a sentence, and the figures behind it."""
+
+    answer: Answer
+    reason: str
+    figures: dict[str, object] = field(default_factory=dict)
+
+
+Say = Callable[[float, frozenset[str]], Floats]
+"""Returns log-probabilities (N,) with the adapter's change times a factor, without some modules."""
+
+
+def judge(
+    given: Floats,
+    base: Floats,
+    say: Say,
+    modules: Collection[str],
+    factors: Mapping[str, float],
+    noise: float | None = None,
+) -> Verdict:
+    """Returns what an endpoint serves that gave log-probabilities `given` (N,), in nats.
+
+    Args:
+        given: The endpoint's.
+        base: Ours of the base, of the same tokens.
+        say: Ours of the adapter, whole or changed.
+        modules: The kinds of layers that the adapter changes.
+        factors: Usual mistakes in the adapter's scale, by what they are called.
+        noise: How far the endpoint's base is from `base`, as the mean; None: it is not known.
+    """
+    adapter = say(1.0, frozenset())
+    rounding = choose_limit(adapter, in_bfloat16=True)
+    if noise is not None and noise > rounding:
+        reason = f"its base is {noise:.2g} nats a token from this base (limit {rounding:.2g})"
+        return Verdict(Answer.NOT_SERVED, f"{reason}: it is another model, or another tokenizer")
+    exact = choose_limit(adapter, in_bfloat16=False)
+    limit = rounding if noise is None else max(exact, NOISE_FACTOR * noise)
+    figures: dict[str, object] = {
+        "num_tokens": len(given),
+        "limit": limit,
+        "effect": distance(adapter, base),
+        "distance_to_adapter": distance(given, adapter),
+        "distance_to_base": distance(given, base),
+    }
+    if not tells(adapter - base, limit):
+        what = "nothing" if not np.any(adapter - base) else f"{distance(adapter, base):.2g} nats"
+        reason = f"the adapter changes {what} a token, and rounding may change {limit:.2g}"
+        return Verdict(Answer.CANNOT_TELL, f"{reason}: train it further, or use --canary", figures)
+    figures["canary"] = project(given - base, adapter - base)
+    ignored = find_ignored(given, say, modules)
+    hypotheses = {"the base answers, without the adapter": base}
+    for name, factor in factors.items():
+        hypotheses[f"the adapter's scale is wrong: {name}"] = say(factor, frozenset())
+    if 0 < len(ignored) < len(modules):
+        names = ", ".join(sorted(ignored))
+        hypotheses[f"the adapter's weights of {names} are ignored"] = say(1.0, ignored)
+    distances = {name: distance(given, said) for name, said in hypotheses.items()}
+    nearest = min(distances, key=lambda name: distances[name])
+    own = distance(given, adapter)
+    if distances[nearest] <= limit and distances[nearest] < MUCH_NEARER * own:
+        return Verdict(Answer.NOT_SERVED, nearest, figures)
+    if own > limit:
+        reason = f"{own:.2g} nats a token from the adapter (limit {limit:.2g}), and from the base "
+        reason += f"{distance(given, base):.2g}: another adapter or another model answers"
+        return Verdict(Answer.NOT_SERVED, reason, figures)
+    unseen = find_unseen(say, modules, limit)
+    figures["modules_too_small_to_tell"] = unseen
+    reason = f"{own:.2g} nats a token from the adapter, {distance(given, base):.2g} from the base"
+    reason += f"; too small to tell alone: {', '.join(unseen)}" if unseen else ""
+    return Verdict(Answer.SERVED, reason, figures)
+
+
+def find_ignored(given: Floats, say: Say, modules: Collection[str]) -> frozenset[str]:
+    """Returns the modules without which the adapter is nearest to what was given (N,).
+
+    They are left out one after the other, as long as that comes nearer.
+    """
+    ignored = frozenset[str]()
+    nearest = distance(given, say(1.0, ignored))
+    while left := [ignored | {name} for name in sorted(modules) if name not in ignored]:
+        distances = [distance(given, say(1.0, without)) for without in left]
+        if min(distances) >= nearest:
+            break
+        nearest = min(distances)
+        ignored = left[distances.index(nearest)]
+    return ignored
+
+
+def find_unseen(say: Say, modules: Collection[str], limit: float, factor: float = 1.0) -> list[str]:
+    """Returns the modules whose own effect, beside the others, is too small to be told.
+
+    `factor` multiplies the adapter's change.
+    """
+    whole = say(factor, frozenset())
+    return [n for n in sorted(modules) if not tells(whole - say(factor, frozenset({n})), limit)]
+
+
+def tells(effect: Floats, limit: float) -> bool:
+    """Returns whether an effect (N,) is told from half of it, under rounding up to `limit`."""
+    norm = float(np.linalg.norm(effect))
+    return norm > 0 and _SURE * limit / norm < 0.5
+
+
+def project(shown: Floats, effect: Floats) -> float:
+    """Returns the share of an effect (N,) that is shown (N,): 1 all of it, 0 nothing."""
+    return float(shown @ effect / (effect @ effect))
+
+
+def distance(one: Floats, other: Floats) -> float:
+    """Returns the mean difference, in nats a token."""
+    return float(np.abs(one - other).mean())
+
+
+def name_factors(scaling: float, rank: int) -> dict[str, float]:
+    """Returns usual mistakes in the scale of an adapter, as factors of what is right.
+
+    >>> name_factors(2.0, 16)["alpha is ignored (scale 1)"]
+    0.5
+    """
+    root = math.sqrt(rank)
+    factors = {
+        "alpha is ignored (scale 1)": 1 / scaling if scaling else 1.0,
+        "half of it": 0.5,
+        "twice of it": 2.0,
+        "rank-stabilized where it is not (alpha / sqrt(r))": root,
+        "not rank-stabilized where it is (alpha / r)": 1 / root,
+    }
+    return {name: factor for name, factor in factors.items() if not math.isclose(factor, 1.0)}

@@ -1,0 +1,179 @@
+"""`agentpeft probe`: an endpoint that serves an adapter rightly, and five ways not to."""
+
+import json
+import socket
+
+import pytest
+import torch
+from model_endpoint import Endpoint, load_base, served
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from qwen_model import save_qwen
+
+from agentpeft.apps.probe.probe import main
+
+TARGETS = ["q_proj", "v_proj", "up_proj", "down_proj"]
+SIZES = {"right": 0.3, "wrong": 0.3, "small": 1e-4, "fresh": 0.0}
+"""Adapters by the size of the numbers in B: a trained one, another, after a step, and before."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Holds `base` and the adapters."""
+    folder = tmp_path_factory.mktemp("models")
+    save_qwen(folder / "base")
+    for seed, (name, size) in enumerate(SIZES.items()):
+        torch.manual_seed(seed)
+        config = LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS)
+        model = get_peft_model(load_base(folder / "base"), config)
+        for key, weight in model.named_parameters():
+            if "lora_B" in key:
+                weight.data.normal_(std=size)
+        model.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture
+def adapted(folder):
+    """Returns a base with an adapter, whose layers' scale is what a function makes of it."""
+
+    def load(name="right", scale=lambda layer, old: old):
+        model = PeftModel.from_pretrained(load_base(folder / "base"), folder / name)
+        for key, layer in model.named_modules():
+            if isinstance(layer, LoraLayer):
+                layer.scaling["default"] = scale(key, layer.scaling["default"])
+        return model
+
+    return load
+
+
+@pytest.fixture
+def probe(folder, capsys):
+    """Runs the command on an endpoint; returns its status, and the JSON or the line of an error."""
+
+    def run(endpoint, *words, adapter="right"):
+        with served(endpoint):
+            capsys.readouterr()
+            status = main([endpoint.url, "--adapter", str(folder / adapter), *words])
+        out, err = capsys.readouterr()
+        return status, json.loads(out) if out else err
+
+    return run
+
+
+def endpoint_of(folder, model, **options):
+    return Endpoint({"base": load_base(folder / "base"), "lora": model}, **options)
+
+
+def test_an_adapter_that_is_served_is_said_to_be(folder, adapted, probe):
+    status, said = probe(endpoint_of(folder, adapted()))
+    assert status == 0 and said["verdict"] == "served", said
+    assert said["distance_to_adapter"] < 1e-4 < said["distance_to_base"]
+    assert said["canary"] == pytest.approx(1, abs=1e-3)
+    assert said["modules_too_small_to_tell"] == []
+    assert said["sampling_difference"] < 1e-4
+    assert 0 < said["kept_in_bfloat16"] <= 1.1
+
+
+FAULTS = {
+    "the base": (lambda key, old: 0.0, "without the adapter"),
+    "alpha is ignored": (lambda key, old: 1.0, "alpha is ignored"),
+    "twice the scale": (lambda key, old: 2 * old, "scale is wrong"),
+    "one module": (lambda key, old: old * ("up_proj" not in key), "weights of up_proj are ignored"),
+    "half of the modules": (
+        lambda key, old: old * ("mlp" not in key),
+        "weights of down_proj, up_proj are ignored",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_what_is_served_instead_is_named(folder, adapted, probe, fault, noise):
+    scale, reason = FAULTS[fault]
+    status, said = probe(endpoint_of(folder, adapted(scale=scale), noise=noise))
+    assert status == 3 and reason in said["reason"], said
+
+
+def test_another_adapter_is_found_out(folder, adapted, probe):
+    status, said = probe(endpoint_of(folder, adapted("wrong")))
+    assert status == 3 and "another adapter or another model" in said["reason"], said
+
+
+def test_another_base_is_found_out(folder, adapted, probe):
+    base = load_base(folder / "base")
+    for weight in base.parameters():
+        weight.data += 0.1 * torch.randn_like(weight)
+    other = Endpoint({"base": base, "lora": adapted()})
+    status, said = probe(other)
+    assert status == 3 and "its base is" in said["reason"], said
+
+
+def test_sampling_from_the_base_is_found_out(folder, adapted, probe):
+    status, said = probe(endpoint_of(folder, adapted(), samples_with="base"))
+    assert status == 3 and "samples from other weights" in said["reason"], said
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("noise", [0.001, 0.02])
+def test_rounding_is_no_fault(folder, adapted, probe, noise, seed):
+    torch.manual_seed(seed)
+    status, said = probe(endpoint_of(folder, adapted(), noise=noise))
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("name", ["small", "fresh"])
+def test_an_adapter_that_changes_less_than_rounding_cannot_be_told(folder, adapted, probe, name):
+    status, said = probe(endpoint_of(folder, adapted(name), noise=0.01), adapter=name)
+    assert status == 4 and "--canary" in said["reason"], said
+
+
+def test_a_canary_tells_what_a_fresh_adapter_cannot(folder, adapted, probe):
+    endpoint = endpoint_of(folder, adapted("fresh"), noise=0.01)
+    status, said = probe(endpoint, "--canary", str(folder / "canary"), adapter="fresh")
+    assert status == 0 and said["modules_too_small_to_tell"] == [], said
+    assert list(endpoint.models) == ["base", "lora"]  # the server has forgotten it
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"gives_echo": False}, "log-probabilities of the tokens of a prompt")],
+)
+def test_an_endpoint_that_says_too_little_cannot_be_told(folder, adapted, probe, options, reason):
+    status, said = probe(endpoint_of(folder, adapted(), **options))
+    assert status == 4 and reason in said["reason"]
+
+
+def test_tokens_without_numbers_leave_sampling_out(folder, adapted, probe):
+    status, said = probe(endpoint_of(folder, adapted(), numbers_tokens=False))
+    assert status == 0 and said["sampling_difference"] is None
+
+
+def test_wrong_input_is_a_line_that_names_what_to_do(folder, adapted, probe, capsys):
+    several = Endpoint({"base": load_base(folder / "base"), "a": adapted(), "b": adapted()})
+    assert probe(several) == (2, "error: say which model is the adapter, by --model: base, a, b\n")
+    status, said = probe(several, "--model", "c")
+    assert status == 2 and said == "error: --model 'c' is not served: base, a, b\n"
+    assert probe(several, "--model", "b")[0] == 0
+    assert main(["nowhere", "--adapter", str(folder / "right")]) == 2
+    assert "expected a URL" in capsys.readouterr().err
+    assert main(["http://127.0.0.1:9/v1", "--adapter", str(folder)]) == 2
+    assert "is no adapter" in capsys.readouterr().err
+
+
+def test_a_key_is_sent_and_its_lack_is_said(folder, adapted, probe, monkeypatch):
+    locked = endpoint_of(folder, adapted(), key="secret")
+    status, said = probe(locked)
+    assert status == 1 and "401" in said and "OPENAI_API_KEY" in said
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert probe(locked)[0] == 0
+
+
+def test_servers_that_do_not_answer_end_the_command(folder, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        words = ["--adapter", str(folder / "right"), "--timeout", "0.3"]
+        assert main([f"http://127.0.0.1:{port}/v1", *words]) == 1
+    assert "does not answer: timed out" in capsys.readouterr().err
+    assert main([f"http://127.0.0.1:{port}/v1", *words]) == 1
+    assert "Is the server running?" in capsys.readouterr().err
