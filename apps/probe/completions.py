@@ -16,6 +16,7 @@ from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Floats, Ids
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+_MAX_BYTES = 2**26
 _NUMBERED = "token_id:"
 
 
@@ -42,6 +43,8 @@ class Completions:
             raise CannotTellError(
                 "it gives no log-probabilities of the tokens of a prompt (echo with logprobs)"
             )
+        if not np.isfinite(given).all():
+            raise EngineError(f"{self.url}: model {self.model!r} gives NaN or infinity")
         return np.array(given, np.float32)
 
     def sample(self, ids: Ids, num_tokens: int, seed: int) -> tuple[Ids, Floats]:
@@ -100,7 +103,7 @@ def ask(url: str, timeout_s: float, body: Mapping[str, object] | None = None) ->
     try:
         data = None if body is None else json.dumps(body).encode()
         with urlopen(Request(url, data, headers), timeout=timeout_s) as answer:  # noqa: S310
-            text = answer.read()
+            text = answer.read(_MAX_BYTES)
         return json.loads(text) if text.lstrip()[:1] in (b"{", b"[") else text.decode()
     except HTTPError as error:
         said = " ".join(error.read().decode(errors="replace").split())

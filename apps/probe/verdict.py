@@ -23,19 +23,19 @@ _SURE = 4.0
 """How many standard errors must lie between an effect that is served and half of it."""
 
 
-class Answer(StrEnum):
+class Served(StrEnum):
     """Whether the adapter is served."""
 
-    SERVED = "served"
-    NOT_SERVED = "not served"
-    CANNOT_TELL = "cannot tell"
+    YES = "served"
+    NO = "not served"
+    UNKNOWN = "cannot tell"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """An answer, the reason in a sentence, and the figures behind it."""
 
-    answer: Answer
+    answer: Served
     reason: str
     figures: dict[str, object] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ def judge(
     modules: Collection[str],
     factors: Mapping[str, float],
     noise: float | None = None,
-) -> Verdict:
+) -> Judgement:
     """Returns what an endpoint serves that gave log-probabilities `given` (N,), in nats.
 
     Args:
@@ -66,20 +66,27 @@ def judge(
     rounding = choose_limit(adapter, in_bfloat16=True)
     if noise is not None and noise > rounding:
         reason = f"its base is {noise:.2g} nats a token from this base (limit {rounding:.2g})"
-        return Verdict(Answer.NOT_SERVED, f"{reason}: it is another model, or another tokenizer")
+        return Judgement(Served.NO, f"{reason}: it is another model, or another tokenizer")
     exact = choose_limit(adapter, in_bfloat16=False)
     limit = rounding if noise is None else max(exact, NOISE_FACTOR * noise)
+    own, to_base = distance(given, adapter), distance(given, base)
     figures: dict[str, object] = {
         "num_tokens": len(given),
         "limit": limit,
         "effect": distance(adapter, base),
-        "distance_to_adapter": distance(given, adapter),
-        "distance_to_base": distance(given, base),
+        "distance_to_adapter": own,
+        "distance_to_base": to_base,
     }
+    other = (
+        f"{own:.2g} nats a token from the adapter (limit {limit:.2g}), and {to_base:.2g} from the "
+        "base: another adapter or another model answers"
+    )
     if not tells(adapter - base, limit):
+        if min(own, to_base) > limit:
+            return Judgement(Served.NO, other, figures)
         what = "nothing" if not np.any(adapter - base) else f"{distance(adapter, base):.2g} nats"
         reason = f"the adapter changes {what} a token, and rounding may change {limit:.2g}"
-        return Verdict(Answer.CANNOT_TELL, f"{reason}: train it further, or use --canary", figures)
+        return Judgement(Served.UNKNOWN, f"{reason}: train it further, or use --canary", figures)
     figures["canary"] = project(given - base, adapter - base)
     ignored = find_ignored(given, say, modules)
     hypotheses = {"the base answers, without the adapter": base}
@@ -90,18 +97,15 @@ def judge(
         hypotheses[f"the adapter's weights of {names} are ignored"] = say(1.0, ignored)
     distances = {name: distance(given, said) for name, said in hypotheses.items()}
     nearest = min(distances, key=lambda name: distances[name])
-    own = distance(given, adapter)
     if distances[nearest] <= limit and distances[nearest] < MUCH_NEARER * own:
-        return Verdict(Answer.NOT_SERVED, nearest, figures)
+        return Judgement(Served.NO, nearest, figures)
     if own > limit:
-        reason = f"{own:.2g} nats a token from the adapter (limit {limit:.2g}), and from the base "
-        reason += f"{distance(given, base):.2g}: another adapter or another model answers"
-        return Verdict(Answer.NOT_SERVED, reason, figures)
+        return Judgement(Served.NO, other, figures)
     unseen = find_unseen(say, modules, limit)
     figures["modules_too_small_to_tell"] = unseen
-    reason = f"{own:.2g} nats a token from the adapter, {distance(given, base):.2g} from the base"
+    reason = f"{own:.2g} nats a token from the adapter, {to_base:.2g} from the base"
     reason += f"; too small to tell alone: {', '.join(unseen)}" if unseen else ""
-    return Verdict(Answer.SERVED, reason, figures)
+    return Judgement(Served.YES, reason, figures)
 
 
 def find_ignored(given: Floats, say: Say, modules: Collection[str]) -> frozenset[str]:

@@ -32,6 +32,7 @@ class Endpoint:
     samples_with: str | None = None
     numbers_tokens: bool = True
     gives_echo: bool = True
+    gives_nan: bool = False
     key: str | None = None
     url: str = ""
     asked: list[str] = field(default_factory=list)
@@ -62,6 +63,8 @@ class Endpoint:
     def logprobs(self, model: torch.nn.Module, ids: list[int]) -> list[float]:
         logprobs = model(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1)
         given = logprobs[range(len(ids) - 1), ids[1:]]
+        if self.gives_nan:
+            given = given * torch.nan
         return (given + self.noise * torch.randn(len(given))).tolist()
 
 

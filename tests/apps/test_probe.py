@@ -88,7 +88,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("noise", [0.0, 0.01])
+@pytest.mark.parametrize("noise", [0.0, pytest.param(0.01, marks=pytest.mark.slow)])
 def test_what_is_served_instead_is_named(folder, adapted, probe, fault, noise):
     scale, reason = FAULTS[fault]
     status, said = probe(endpoint_of(folder, adapted(scale=scale), noise=noise))
@@ -109,11 +109,22 @@ def test_another_base_is_found_out(folder, adapted, probe):
     assert status == 3 and "its base is" in said["reason"], said
 
 
+def test_another_model_is_found_out_even_by_a_fresh_adapter(folder, adapted, probe):
+    status, said = probe(endpoint_of(folder, adapted("wrong")), adapter="fresh")
+    assert status == 3 and "another adapter or another model" in said["reason"], said
+
+
+def test_numbers_that_are_none_are_no_answer(folder, adapted, probe):
+    status, said = probe(endpoint_of(folder, adapted(), gives_nan=True))
+    assert status == 1 and "gives NaN or infinity" in said
+
+
 def test_sampling_from_the_base_is_found_out(folder, adapted, probe):
     status, said = probe(endpoint_of(folder, adapted(), samples_with="base"))
     assert status == 3 and "samples from other weights" in said["reason"], said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("noise", [0.001, 0.02])
 def test_rounding_is_no_fault(folder, adapted, probe, noise, seed):
