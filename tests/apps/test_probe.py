@@ -139,6 +139,7 @@ def test_an_adapter_that_changes_less_than_rounding_cannot_be_told(folder, adapt
     assert status == 4 and "--canary" in said["reason"], said
 
 
+@pytest.mark.slow
 def test_a_canary_tells_what_a_fresh_adapter_cannot(folder, adapted, probe):
     endpoint = endpoint_of(folder, adapted("fresh"), noise=0.01)
     status, said = probe(endpoint, "--canary", str(folder / "canary"), adapter="fresh")
