@@ -74,11 +74,8 @@ def test_strict_mode_refuses(mysql, sql, error):
         ("UPDATE staff SET age = (SELECT budget FROM team WHERE label = team)", "SELECT age FROM staff WHERE id = 3", [(200,)]),
         ("UPDATE staff SET age = 0 WHERE id IN (SELECT * FROM (SELECT MAX(id) FROM staff) t)", "SELECT id FROM staff WHERE age = 0", [(5,)]),
         ("DELETE FROM staff WHERE team = 'HR'", "SELECT COUNT(*) FROM staff", [(3,)]),
+        ("DELETE FROM staff AS s WHERE s.id > 2", "SELECT COUNT(*) FROM staff", [(2,)]),
         ("DELETE FROM staff ORDER BY id LIMIT 2", "SELECT MIN(id) FROM staff", [(3,)]),
-        ("DELETE s FROM staff AS s WHERE s.id > 2", "SELECT COUNT(*) FROM staff", [(2,)]),
-        ("DELETE s FROM staff s JOIN team t ON s.name = t.boss", "SELECT COUNT(*) FROM staff WHERE name = 'Alice'", [(0,)]),
-        ("UPDATE staff s JOIN team t ON s.name = t.boss SET s.age = 7 WHERE t.label IS NOT NULL", "SELECT age FROM staff WHERE name = 'Alice'", [(7,)]),
-        ("UPDATE staff s, (SELECT 1 AS a) d SET s.age = d.a WHERE s.id = 1", "SELECT age FROM staff WHERE id = 1", [(1,)]),
         ("INSERT INTO team (label, budget) SELECT name, id FROM staff WHERE id = 1", "SELECT label FROM team WHERE budget = 1", [("Alice",)]),
     ],
 )  # fmt: skip

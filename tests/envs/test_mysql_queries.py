@@ -142,7 +142,7 @@ def test_functions_of_dates(mysql, expression, value):
         ("SELECT e.id, t.boss FROM staff e LEFT JOIN team t ON e.team = t.label WHERE t.boss IS NULL", [(5, None)]),
         ("SELECT e.id, t.label FROM staff e RIGHT JOIN team t ON e.team = t.label WHERE e.id IS NULL", [(None, "Legal")]),
         ("SELECT d.t, d.n FROM (SELECT team t, COUNT(*) n FROM staff GROUP BY team) d WHERE n = 1", [("IT", 1)]),
-        ("WITH c(x) AS (SELECT id FROM staff) SELECT MAX(x) FROM c", [(5,)]),
+        ("WITH c AS (SELECT id AS x FROM staff) SELECT MAX(x) FROM c", [(5,)]),
         ("SELECT boss FROM team UNION SELECT 'Alice' ORDER BY 1", [("Alice",), ("Carol",), ("Zed",)]),
         ("(SELECT id FROM staff ORDER BY id DESC LIMIT 1) UNION ALL SELECT 9", [(5,), (9,)]),
         ("SELECT id, RANK() OVER (ORDER BY pay DESC) FROM staff WHERE age < 31", [(1, 1), (2, 2)]),

@@ -23,7 +23,6 @@ class Mistake(Enum):
     UNKNOWN_TABLE = "1051 (42S02): Unknown table '{}'"
     AMBIGUOUS = "1052 (23000): Column '{}' in {} is ambiguous"
     UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in {}"
-    NOT_UPDATABLE = "1288 (HY000): The target table {} of the UPDATE is not updatable"
     UNKNOWN_COLUMN = "1054 (42S22): Unknown column '{}' in '{}'"
     WRONG_GROUP_FIELD = "1056 (42000): Can't group on '{}'"
     DUPLICATE_COLUMN = "1060 (42S21): Duplicate column name '{}'"
@@ -51,10 +50,6 @@ class Mistake(Enum):
     SUBQUERY_ROWS = "1242 (21000): Subquery returns more than 1 row"
     NO_COLUMNS = "1113 (42000): A table must have at least 1 column"
     NO_TABLES = "1096 (HY000): No tables used"
-    VIEW_COLUMNS = (
-        "1353 (HY000): In definition of view, derived table or common table expression, SELECT "
-        "list and column names list have different column counts"
-    )
     DERIVED_ALIAS = "1248 (42000): Every derived table must have its own alias"
     OUT_OF_RANGE = "1264 (22003): Out of range value for column '{}' at row {}"
     TRUNCATED = "1265 (01000): Data truncated for column '{}' at row {}"

@@ -219,11 +219,6 @@ class Schema:
         return self.by_name[name]
 
 
-def calculated_double(scale: int) -> SqlType:
-    """Returns the type of a floating-point result that shows so many decimals."""
-    return DOUBLE if scale >= UNFIXED else SqlType(Kind.DOUBLE, scale, is_exact=False)
-
-
 def merge_types(types: Iterable[SqlType]) -> SqlType:
     """Returns the type that CASE, COALESCE or UNION gives to values of these types.
 
@@ -241,7 +236,7 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
     kinds = {t.kind for t in known}
     scale, is_exact = max(t.scale for t in known), all(t.is_exact for t in known)
     if kinds & FLOATS and kinds <= NUMBERS:
-        return known[0] if kinds == {Kind.FLOAT} else SqlType(Kind.DOUBLE, scale, is_exact=is_exact)
+        return known[0] if kinds == {Kind.FLOAT} else SqlType(Kind.DOUBLE, scale)
     if len(kinds) == 1:
         return replace(known[0], scale=scale, is_exact=is_exact)
     if kinds <= NUMBERS:

@@ -15,7 +15,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
-    kept,
     rounded,
     to_number,
     to_temporal,
@@ -81,7 +80,7 @@ def _common_type(left: SqlType, right: SqlType, scale: int) -> SqlType:
     """Returns the type of a sum or product, with `scale` decimals if it is a decimal."""
     kinds = {left.kind, right.kind}
     if kinds & types.FLOATS:
-        return types.calculated_double(max(left.scale, right.scale))
+        return types.DOUBLE
     if Kind.DECIMAL in kinds:
         is_exact = left.is_exact and right.is_exact
         return SqlType(Kind.DECIMAL, min(scale, types.MAX_SCALE), is_exact=is_exact)
@@ -95,9 +94,7 @@ def _quotient(left: Fragment, right: Fragment) -> Fragment:
     before it is rounded for display. One word is done likewise; more digits than that as doubles.
     """
     if {left.type.kind, right.type.kind} & types.FLOATS:
-        scale = max(left.type.scale, right.type.scale) + types.DIVISION_SCALE
-        kind = types.calculated_double(scale)
-        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
+        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", types.DOUBLE)
     scale = min(left.type.scale + types.DIVISION_SCALE, types.MAX_SCALE)
     kind = SqlType(Kind.DECIMAL, scale, is_exact=False)
     if _num_digits(left.type.scale, right.type.scale) <= 9:
@@ -141,11 +138,18 @@ _ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {
 @handles(*_ARITHMETIC)
 def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
     operator, (first, second) = node
-    left = to_number(compile_expression(first, scope))
-    right = to_number(compile_expression(second, scope))
+    left = _unrounded(to_number(compile_expression(first, scope)))
+    right = _unrounded(to_number(compile_expression(second, scope)))
     if STRICT.get() and operator in ("/", "DIV", "%"):
         right = right._replace(sql=f"my_divisor({right.sql})")
     return _ARITHMETIC[operator](left, right)
+
+
+def _unrounded(value: Fragment) -> Fragment:
+    """Returns a number. Raises: MySQLError (1235) for a rounded DOUBLE: it fixes more decimals."""
+    if value.type.kind is Kind.DOUBLE and value.type.scale < types.UNFIXED:
+        raise Mistake.NOT_SUPPORTED("a calculation with a rounded floating-point number")
+    return value
 
 
 @handles("NEGATIVE")
@@ -179,17 +183,7 @@ def _not(node: nodes.Operator, scope: Scope) -> Fragment:
 
 
 def compare(left: Fragment, operator: str, right: Fragment) -> str:
-    """Returns a comparison of two values.
-
-    Two numbers of known decimals of which one is calculated from a DOUBLE are equal if they differ
-    by less than half of the last decimal.
-    """
-    inexact = [v for v in (left, right) if v.type.kind is Kind.DOUBLE and not v.type.is_exact]
-    if inexact and operator != "<=>" and {left.type.kind, right.type.kind} <= types.NUMBERS:
-        scale = max(left.type.scale, right.type.scale)
-        if scale < types.UNFIXED:
-            return f"(round({left.sql} - {right.sql}, {scale}) {operator} 0)"
-        return f"({left.sql} {operator} {right.sql})"
+    """Returns a comparison of two values."""
     left, right = rounded(left), rounded(right)
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
@@ -232,23 +226,8 @@ def _between(node: nodes.Operator, scope: Scope) -> Fragment:
 
 @handles("LIKE", "NOT LIKE")
 def _like(node: nodes.Operator, scope: Scope) -> Fragment:
-    value, pattern, *escape = (
-        to_text(compile_expression(operand, scope)) for operand in node.operands
-    )
-    sql = f"{value.sql} {node.operator} {pattern.sql}"
-    if escape:
-        character = escape[0].literal
-        if character is None or len(character) > 1 or character in ("%", "_"):
-            raise Mistake.NOT_SUPPORTED("ESCAPE with what is no literal of one character")
-        sql += f" ESCAPE {escape[0].sql}"
-    return Fragment(f"({sql})", types.INTEGER)
-
-
-@handles("REGEXP", "NOT REGEXP")
-def _regexp(node: nodes.Operator, scope: Scope) -> Fragment:
     value, pattern = (to_text(compile_expression(operand, scope)) for operand in node.operands)
-    negation = node.operator.removesuffix("REGEXP")
-    return Fragment(f"({negation}my_regexp({value.sql}, {pattern.sql}))", types.INTEGER)
+    return Fragment(f"({value.sql} {node.operator} {pattern.sql})", types.INTEGER)
 
 
 @handles(nodes.Case)
@@ -370,53 +349,16 @@ def _whole(function: str, values: list[Fragment]) -> Fragment:
     return Fragment(f"{function}({value.sql})", kind)
 
 
-def _truncated(values: list[Fragment]) -> Fragment:
-    value = _numeric(values[0])
-    places = _whole_number(values[1])
-    if value.type.kind in types.FLOATS:
-        raise Mistake.NOT_SUPPORTED("TRUNCATE of floating-point numbers")
-    kind = value.type
-    if kind.kind is Kind.DECIMAL:
-        kind = SqlType(Kind.DECIMAL, min(max(places, 0), types.MAX_SCALE))
-    return Fragment(f"my_truncate({value.sql}, {places})", kind)
-
-
-def _format(values: list[Fragment]) -> Fragment:
-    if values[0].type.kind not in (Kind.INTEGER, Kind.DECIMAL):
-        raise Mistake.NOT_SUPPORTED(f"FORMAT of {values[0].type.kind}")
-    places = max(_whole_number(values[1]), 0)
-    return Fragment(f"my_format({rounded(_rounded(values)).sql}, {places})", types.TEXT)
-
-
-def _field(values: list[Fragment]) -> Fragment:
-    if len({v.type.kind in types.NUMBERS for v in values if v.type.kind is not Kind.NULL}) > 1:
-        raise Mistake.NOT_SUPPORTED("FIELD of several types")
-    tests = (" = ".join(align([values[0], other])) for other in values[1:])
-    branches = " ".join(f"WHEN {test} THEN {n}" for n, test in enumerate(tests, start=1))
-    return Fragment(f"(CASE {branches} ELSE 0 END)", types.INTEGER)
-
-
-def _extreme(function: str, values: list[Fragment]) -> Fragment:
-    kinds = {value.type.kind for value in values}
-    if Kind.NULL in kinds:
-        return Fragment("NULL", types.NULL)
-    if not kinds <= types.NUMBERS and len(kinds) > 1:
-        raise Mistake.NOT_SUPPORTED("GREATEST and LEAST of several types")
-    kind = types.merge_types(value.type for value in values)
-    return Fragment(f"{function}({', '.join(align([rounded(v) for v in values]))})", kind)
-
-
 def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
     """A date plus or minus an INTERVAL."""
     base, amount, unit = values
-    kind = base.type
-    if kind.kind is Kind.DATE and unit.literal not in DATE_UNITS:
-        kind = types.DATETIME
-    elif kind.kind not in (Kind.DATE, Kind.DATETIME):
-        kind = types.TEXT
-    date, unit_sql = _convert("d", base, "INTERVAL"), _convert("u", unit, "INTERVAL")
-    function = "my_strict_date_add" if STRICT.get() else "my_date_add"
-    return Fragment(f"{function}({date}, {amount.sql}, {unit_sql}, {sign})", kind)
+    is_whole = amount.type.kind is Kind.INTEGER or (amount.literal or "").isdigit()
+    if base.type.kind not in (Kind.DATE, Kind.DATETIME) or not is_whole:
+        raise Mistake.NOT_SUPPORTED(f"INTERVAL of {amount.type.kind} and {base.type.kind}")
+    is_date = base.type.kind is Kind.DATE and unit.literal in DATE_UNITS
+    unit_sql = _convert("u", unit, "INTERVAL")
+    sql = f"my_date_add({base.sql}, {sign} * {amount.sql}, {unit_sql}, {int(is_date)})"
+    return Fragment(sql, types.DATE if is_date else types.DATETIME)
 
 
 def _date(values: list[Fragment]) -> Fragment:
@@ -426,23 +368,21 @@ def _date(values: list[Fragment]) -> Fragment:
 
 
 _SIGNATURES = {
-    types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) ltrim(t) rtrim(t)
-        replace(ttt) reverse(t) lpad(tit) rpad(tit) substring_index(tti) dayname(d) monthname(d)
-        date_format(dt) trim(ttt) concat_ws(tt+)""",
-    types.INTEGER: """length(t) char_length(t) locate(tti?) instr(tt) ascii(t) datediff(dd) year(d)
-        quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)
-        timestampdiff(udd) isnull(a) sign(n)""",
-    types.DOUBLE: "sqrt(n) pow(nn)",
-    types.DATE: "curdate() last_day(d)",
+    types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) trim(t) ltrim(t)
+        rtrim(t) replace(ttt) dayname(d) monthname(d) date_format(dt)""",
+    types.INTEGER: """length(t) char_length(t) locate(tt) instr(tt) isnull(a) datediff(dd)
+        timestampdiff(udd) year(d) quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d)
+        hour(m) minute(m) second(m)""",
+    types.DATE: "curdate()",
     types.DATETIME: "now(x?)",
 }
 """Functions whose type is always the same, with a letter for each argument.
 
-`t` text, `i` whole number, `n` number, `d` date, `m` date that is no text, `u` unit of time, `a`
-any, `x` none that is done. The last may be missing (`?`), or be repeated (`+`).
+`t` text, `i` whole number, `d` date, `m` date that is no text, `u` unit of time, `a`
+any, `x` none that is done. The last may be missing (`?`).
 """
 _TEMPLATES = {
-    **{name: f"{name.lower()}({{}})" for name in ("LTRIM", "RTRIM")},
+    **{name: f"{name.lower()}({{}})" for name in ("TRIM", "LTRIM", "RTRIM")},
     "REPLACE": "replace({}, {}, {})",
     "LEFT": "substr({}, 1, max({}, 0))",
     "LENGTH": "length(CAST({} AS BLOB))",
@@ -454,7 +394,7 @@ _TEMPLATES = {
 _ALLOWED = {
     "i": frozenset({Kind.INTEGER}),
     "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
-    "m": frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME}),
+    "m": frozenset({Kind.DATE, Kind.DATETIME}),
 }
 
 
@@ -462,26 +402,26 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
-    if letter == "n":
-        return _numeric(value).sql
     if letter == "u" and value.literal not in UNITS:
         raise Mistake.NOT_SUPPORTED(f"{name} with {value.literal}")
     kind = value.type.kind
     if letter == "x" or (letter in _ALLOWED and kind not in _ALLOWED[letter] | {Kind.NULL}):
         raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
-    is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
-    return f"my_strict_date({value.sql})" if is_date else value.sql
+    if letter == "d" and kind is Kind.TEXT and STRICT.get():
+        raise Mistake.NOT_SUPPORTED(f"{name} of a text in a change")
+    return value.sql
 
 
 def _plain(name: str, letters: str, kind: SqlType) -> Builder:
-    template = _TEMPLATES.get(name)
+    arguments = ", ".join(["{}"] * len(letters))
+    template = _TEMPLATES.get(name, f"my_{name.lower()}({arguments})")
 
     def build(values: list[Fragment]) -> Fragment:
-        letter_of_each = letters.ljust(len(values), letters[-1:] or " ")
-        arguments = [_convert(*pair, name) for pair in zip(letter_of_each, values, strict=False)]
-        if template is not None:
-            return Fragment(template.format(*arguments), kind)
-        return Fragment(f"my_{name.lower()}({', '.join(arguments)})", kind)
+        pairs = zip(letters, values, strict=False)
+        converted = [_convert(letter, value, name) for letter, value in pairs]
+        if len(converted) < len(letters):
+            return Fragment(f"my_{name.lower()}({', '.join(converted)})", kind)
+        return Fragment(template.format(*converted), kind)
 
     return build
 
@@ -489,7 +429,7 @@ def _plain(name: str, letters: str, kind: SqlType) -> Builder:
 _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     match[1].upper(): (
         len(match[2]) - (match[3] == "?"),
-        _MOST if match[3] == "+" else len(match[2]),
+        len(match[2]),
         _plain(match[1].upper(), match[2], kind),
     )
     for kind, text in _SIGNATURES.items()
@@ -505,11 +445,6 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "ROUND": (1, 2, _rounded),
     "CEIL": (1, 1, lambda values: _whole("my_ceil", values)),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
-    "FIELD": (2, _MOST, _field),
-    "FORMAT": (2, 2, _format),
-    "TRUNCATE": (2, 2, _truncated),
-    "GREATEST": (2, _MOST, lambda values: _extreme("max", values)),
-    "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
     "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
     "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
     "DATE": (1, 1, _date),
@@ -520,7 +455,6 @@ _ALIASES = {
     "LCASE": "LOWER",
     "CHARACTER_LENGTH": "CHAR_LENGTH",
     "OCTET_LENGTH": "LENGTH",
-    "POWER": "POW",
     "CEILING": "CEIL",
     "DAYOFMONTH": "DAY",
     **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
@@ -555,7 +489,7 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     select_list, windows_allowed = scope.select_list, scope.windows_allowed
     scope.aggregates_allowed = scope.windows_allowed = False
     scope.select_list = {}
-    value = _aggregate_over(node, name, "", scope)
+    value = _compile_aggregate(node, name, scope)
     scope.aggregates_allowed, scope.windows_allowed = True, windows_allowed
     scope.select_list = select_list
     if scope.num_uses == num_uses and scope.num_outer_uses > num_outer_uses:
@@ -565,108 +499,64 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     return value
 
 
-def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
-    """Returns an aggregate, `over` a window if that is not empty."""
+def _compile_aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if isinstance(node.arguments[0], nodes.Star):
-        return Fragment(f"count(*){over}", types.INTEGER)
-    if over and (node.is_distinct or name == "GROUP_CONCAT"):
-        raise Mistake.NOT_SUPPORTED(f"{name} in a window, or DISTINCT there")
-    if name == "GROUP_CONCAT":
-        return _group_concat(node, scope)
+        return Fragment("count(*)", types.INTEGER)
     if len(node.arguments) > 1:
-        return _count_rows(node, name, scope)
+        raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
     value = compile_expression(node.arguments[0], scope)
     distinct = "DISTINCT " if node.is_distinct else ""
-    if over or distinct or scope.is_grouped:
-        value = kept(value)
+    if distinct or scope.is_grouped:
+        value = rounded(value)
     if name == "COUNT":
-        return Fragment(f"count({distinct}{collated(value)}){over}", types.INTEGER)
+        return Fragment(f"count({distinct}{collated(value)})", types.INTEGER)
     if name in ("MIN", "MAX"):
-        return Fragment(f"{name.lower()}({collated(value)}){over}", value.type)
-    return value if name == "ANY_VALUE" else _sum(name, distinct, value, over)
+        return Fragment(f"{name.lower()}({collated(value)})", value.type)
+    return value if name == "ANY_VALUE" else _sum(name, distinct, value)
 
 
-def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
-    """COUNT(DISTINCT a, b)."""
-    if name != "COUNT" or not node.is_distinct:
-        raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
-    values = ", ".join(kept(compile_expression(v, scope)).sql for v in node.arguments)
-    return Fragment(f"count(DISTINCT my_row_key({values}))", types.INTEGER)
-
-
-def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
-    value = kept(compile_expression(node.arguments[0], scope))
-    separator = compile_expression(node.arguments[1], scope).sql
-    terms = []
-    for term, is_descending in node.order:
-        key = kept(compile_expression(term, scope))
-        if key.literal is not None or (node.is_distinct and key.sql != value.sql):
-            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT in this order")
-        terms += [key.sql, str(int(is_descending))]
-    arguments = (to_text(value).sql, separator, str(int(node.is_distinct)), *terms)
-    return Fragment(f"my_group_concat({', '.join(arguments)})", types.TEXT)
-
-
-def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
+def _sum(name: str, distinct: str, value: Fragment) -> Fragment:
     if value.type.kind is Kind.TEXT and not value.is_collated and value.literal is None:
         raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
-    number = to_number(value)
+    number = _unrounded(to_number(value))
     if number.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.NULL):
-        scale = number.type.scale + types.DIVISION_SCALE * (name == "AVG")
-        total = f"{name.lower()}({distinct}{number.sql}){over}"
-        return Fragment(total, types.calculated_double(scale))
+        return Fragment(f"{name.lower()}({distinct}{number.sql})", types.DOUBLE)
     kind = SqlType(Kind.DECIMAL, number.type.scale, is_exact=number.type.is_exact)
-    total = f"sum({distinct}{number.sql}){over}"
+    total = f"sum({distinct}{number.sql})"
     if kind.is_exact and kind.scale:  # floats add up to nearly the decimal
         total = f"round({total}, {kind.scale})"
     if name == "SUM":
         return Fragment(total, kind)
     scale = min(kind.scale + types.DIVISION_SCALE, types.MAX_SCALE)
-    mean = f"({total} / CAST(count({distinct}{number.sql}){over} AS REAL))"
+    mean = f"({total} / CAST(count({distinct}{number.sql}) AS REAL))"
     return Fragment(mean, SqlType(Kind.DECIMAL, scale, is_exact=False))
 
 
 def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> Fragment:
+    """ROW_NUMBER, RANK and DENSE_RANK over columns."""
     if not scope.windows_allowed:
         raise Mistake.WINDOW_MISUSE(name.lower())
-    scope.windows_allowed, scope.refused = False, scope.aliases
-    num_outer_uses = scope.num_outer_uses
-    parts = []
-    if window.partition:
-        terms = (collated(compile_expression(term, scope)) for term in window.partition)
-        parts.append(f"PARTITION BY {', '.join(terms)}")
-    if window.order:
-        parts.append(compile_order(window.order, scope))
+    terms = (*window.partition, *(ordered.term for ordered in window.order))
+    is_plain = all(isinstance(term, nodes.ColumnName) for term in terms)
+    if name not in words.WINDOW_FUNCTIONS or node.arguments or not is_plain:
+        raise Mistake.NOT_SUPPORTED(f"{name} OVER")
+    scope.refused, num_outer_uses = scope.aliases, scope.num_outer_uses
+    partition = ", ".join(collated(compile_expression(term, scope)) for term in window.partition)
+    order = compile_order(window.order, scope)
     scope.refused = ()
     if scope.num_outer_uses > num_outer_uses:
         raise Mistake.NOT_SUPPORTED("a window over columns of the query around")
-    over = f" OVER ({' '.join(parts)})"
-    value = _windowed(node, name, over, scope)
-    scope.windows_allowed = True
-    return value
-
-
-def _windowed(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
-    if name in words.AGGREGATES and name != "ANY_VALUE":
-        return _aggregate_over(node, name, over, scope)
-    values = [compile_expression(argument, scope) for argument in node.arguments]
-    if name in ("LAG", "LEAD"):
-        step = values[1].literal or "" if len(values) == 2 else "1"
-        if not 1 <= len(values) <= 2 or not step.isdigit():
-            raise Mistake.NOT_SUPPORTED(f"{name} with these arguments")
-        return Fragment(f"{name.lower()}({values[0].sql}, {step}){over}", values[0].type)
-    if name not in words.WINDOW_FUNCTIONS or values:
-        raise Mistake.NOT_SUPPORTED(f"{name} OVER")
-    return Fragment(f"{name.lower()}(){over}", types.INTEGER)
+    over = f"{'PARTITION BY ' if partition else ''}{partition}{order}"
+    return Fragment(f"{name.lower()}() OVER ({over})", types.INTEGER)
 
 
 def compile_order(order: tuple[nodes.Ordered, ...], scope: Scope) -> str:
-    """Returns an ORDER BY clause whose terms are expressions, not positions."""
+    """Returns an ORDER BY clause whose terms are expressions, not positions; empty without any."""
     terms = (
         order_value(compile_expression(term, scope)) + direction(is_descending)
         for term, is_descending in order
     )
-    return f"ORDER BY {', '.join(terms)}"
+    return f" ORDER BY {', '.join(terms)}" if order else ""
 
 
 def order_value(value: Fragment) -> str:
@@ -674,7 +564,7 @@ def order_value(value: Fragment) -> str:
 
     A literal orders nothing; SQLite would read a number in its place as a position.
     """
-    return collated(kept(value)) if value.literal is None else "NULL"
+    return collated(rounded(value)) if value.literal is None else "NULL"
 
 
 def direction(is_descending: bool) -> str:

@@ -25,7 +25,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
-    kept,
+    rounded,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
@@ -34,9 +34,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, TableSchem
 INNER = quote_name(f"{types.INTERNAL}q")
 """A common table expression of ours; within its own query the name is another one's or none."""
 
-MAX_ROWS = 200
-"""Most rows of values in a list: each is a level of SQLite's tree."""
-
 
 def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False) -> CompiledQuery:
     """Translates a query. Raises: MySQLError.
@@ -44,11 +41,9 @@ def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False)
     `is_derived`: its result is kept as a table, with names and rounded decimals.
     """
     scope = Scope(parent.schema, parent, parent.target, is_derived)
-    prefix = _compile_common_tables(node.common_tables, scope)
     if isinstance(node.body, nodes.Select):
         from_sql = compile_joins(node.body.sources, scope) if node.body.sources else ""
-        query = compile_select(node.body, node.tail, scope, from_sql)
-        return query._replace(sql=prefix + query.sql)
+        return compile_select(node.body, node.tail, scope, from_sql)
     if isinstance(node.body, nodes.Union):
         query = _compile_union(node.body, scope)
     else:
@@ -56,26 +51,7 @@ def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False)
     if node.tail != nodes.Tail():
         sql = f"SELECT * FROM ({query.sql}){_compile_tail(node.tail, query.columns)}"
         query = query._replace(sql=sql, is_limited=node.tail.limit is not None)
-    return query._replace(sql=prefix + query.sql)
-
-
-def _compile_common_tables(tables: tuple[nodes.CommonTable, ...], scope: Scope) -> str:
-    parts = []
-    for name, names, node in tables:
-        columns = compile_query(node, scope, is_derived=True)
-        renamed = _renamed(columns.columns, names)
-        scope.common_tables[name.lower()] = renamed
-        listed = ", ".join(quote_name(column.name) for column in renamed)
-        parts.append(f"{quote_name(name)}({listed}) AS ({columns.sql})")
-    return f"WITH {', '.join(parts)} " if parts else ""
-
-
-def _renamed(columns: list[OutputColumn], names: tuple[str, ...]) -> list[OutputColumn]:
-    if not names:
-        return columns
-    if len(names) != len(columns):
-        raise Mistake.VIEW_COLUMNS()
-    return [column._replace(name=name) for column, name in zip(columns, names, strict=True)]
+    return query
 
 
 def _compile_tail(tail: nodes.Tail, columns: list[OutputColumn]) -> str:
@@ -116,7 +92,7 @@ def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
         value = Fragment(quote_name(own.name), own.type, own.is_collated)
         if own.type.kind is Kind.DECIMAL and not own.type.is_exact:
             value = value._replace(type=replace(own.type, scale=column.type.scale))
-        values.append(convert(kept(value), column.type))
+        values.append(convert(rounded(value), column.type))
     listed = (
         f"{collated(value)} AS {quote_name(column.name)}"
         for value, column in zip(values, columns, strict=True)
@@ -149,20 +125,17 @@ def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
 
 def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
     if isinstance(node, nodes.Derived):
-        outer = Scope(scope.schema, scope.parent, common_tables=scope.common_tables)
+        outer = Scope(scope.schema, None if node.is_common else scope.parent)
         query = compile_query(node.query, outer, is_derived=True)  # it may read a changed table
+        if len(query.sql) > MAX_CHARS:  # a query of WITH stands wherever its name does
+            raise Mistake.STACK()
         scope.add(Source(node.alias, query.columns))
         return f"({query.sql}) AS {quote_name(node.alias)}"
-    columns = None if node.database else scope.find_common_table(node.name)
-    if columns is None:
-        return _add_table(node, scope)
-    scope.add(Source(node.alias, columns))
-    return f"{quote_name(node.name)} AS {quote_name(node.alias)}"
+    return add_table(node, find_table(node, scope.schema), scope)
 
 
-def _add_table(node: nodes.TableName, scope: Scope) -> str:
+def add_table(node: nodes.TableName, table: TableSchema, scope: Scope) -> str:
     """Returns a table as FROM names it; adds it to the scope. Raises: MySQLError."""
-    table = find_table(node, scope.schema)
     if scope.target == node.name:
         raise Mistake.UPDATE_TARGET(node.name)
     columns = [OutputColumn(column.name, column.type) for column in table.columns]
@@ -209,95 +182,44 @@ def _exists(node: nodes.Operator, scope: Scope) -> Fragment:
 
 @handles("=", "<>", ">", ">=", "<", "<=", "<=>")
 def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
-    first, second = node.operands
-    if isinstance(first, nodes.Query) and _is_row(second):
-        first, second = second, first
-    if not _is_row(first) or not isinstance(second, nodes.Query):
-        left, right = _row(first, scope), _row(second, scope)
-        return Fragment(_compare_rows(left, node.operator, right), types.INTEGER)
-    left = _row(first, scope)
-    _check_row_operator(node.operator)
-    query = compile_query(second, scope)
-    values, columns, listed = _aligned(left, query)
-    row = f"my_single_row(count(*), max({columns[0]}))"
-    chosen = ", ".join([row, *(f"max({column})" for column in columns[1:])])
-    operator = "IS" if node.operator == "<=>" else node.operator
-    return Fragment(
-        f"(({', '.join(values)}) {operator} (WITH {INNER}({listed}) AS ({query.sql}) "
-        f"SELECT {chosen} FROM (SELECT * FROM {INNER} LIMIT 2)))",
-        types.INTEGER,
-    )
+    _check_rows(node.operands)
+    left, right = (compile_expression(operand, scope) for operand in node.operands)
+    return Fragment(compare(left, node.operator, right), types.INTEGER)
+
+
+def _check_rows(operands: tuple[nodes.Expression, ...]) -> None:
+    """Raises: MySQLError (1235, 1241) where one of the values compared is a row."""
+    rows = [operand for operand in operands if _is_row(operand)]
+    if len(rows) == len(operands) or any(isinstance(other, nodes.Query) for other in operands):
+        if rows:
+            raise Mistake.NOT_SUPPORTED("a comparison of rows")
+    elif rows:
+        first = operands[0]
+        is_first = isinstance(first, nodes.Operator) and _is_row(first)
+        raise Mistake.OPERAND(len(first.operands) if is_first else 1)
 
 
 def _is_row(node: nodes.Expression) -> bool:
     return isinstance(node, nodes.Operator) and node.operator == "ROW"
 
 
-def _row(node: nodes.Expression, scope: Scope) -> list[Fragment]:
-    parts = node.operands if isinstance(node, nodes.Operator) and _is_row(node) else (node,)
-    return [compile_expression(part, scope) for part in parts]
-
-
-def _check_row_operator(operator: str) -> None:
-    if operator not in ("=", "<>", "<=>"):
-        raise Mistake.NOT_SUPPORTED(f"rows compared by {operator}")
-
-
-def _compare_rows(left: list[Fragment], operator: str, right: list[Fragment]) -> str:
-    if len(left) != len(right):
-        raise Mistake.OPERAND(len(left))
-    if len(left) == 1:
-        return compare(left[0], operator, right[0])
-    _check_row_operator(operator)
-    equal = "<=>" if operator == "<=>" else "="
-    tests = (compare(*pair) for pair in zip(left, [equal] * len(left), right, strict=True))
-    return f"({'NOT ' if operator == '<>' else ''}({' AND '.join(tests)}))"
-
-
-def _aligned(left: list[Fragment], query: CompiledQuery) -> tuple[list[str], list[str], str]:
-    """Returns values and a query's columns as they are compared, and the columns' names."""
-    if len(left) != len(query.columns):
-        raise Mistake.OPERAND(len(left))
-    names = [f'"c{index}"' for index in range(len(left))]
-    columns = [
-        Fragment(name, column.type, True) for name, column in zip(names, query.columns, strict=True)
-    ]
-    pairs = [align(pair) for pair in zip(left, columns, strict=True)]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs], ", ".join(names)
-
-
 @handles("IN", "NOT IN")
 def _in(node: nodes.Operator, scope: Scope) -> Fragment:
-    first, *others = node.operands
-    left = _row(first, scope)
+    _check_rows(node.operands)
+    left = compile_expression(node.operands[0], scope)
+    others = node.operands[1:]
     if not isinstance(others[0], nodes.Query) or len(others) > 1:
-        return _in_list(left, [_row(value, scope) for value in others], node.operator)
+        return is_in(left, [compile_expression(value, scope) for value in others], node.operator)
     query = compile_query(others[0], scope)
-    values, columns, listed = _aligned(left, query)
+    if len(query.columns) != 1:
+        raise Mistake.OPERAND(1)
     if query.is_limited:
         raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
+    value, column = align([left, Fragment('"c"', query.columns[0].type, True)])
     inner = query.sql
-    if ", ".join(columns) != listed:
-        chosen = ", ".join(columns)
-        inner = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT {chosen} FROM {INNER}"
-    value = values[0] if len(values) == 1 else f"({', '.join(values)})"
+    if column != '"c"':
+        inner = f'WITH {INNER}("c") AS ({query.sql}) SELECT {column} FROM {INNER}'
     return Fragment(f"({value} {node.operator} ({inner}))", types.INTEGER)
-
-
-def _in_list(left: list[Fragment], rows: list[list[Fragment]], operator: str) -> Fragment:
-    for row in rows:
-        if len(row) != len(left):
-            raise Mistake.OPERAND(len(left))
-    if len(left) == 1:
-        return is_in(left[0], [value for (value,) in rows], operator)
-    for value, *others in zip(left, *rows, strict=True):
-        kinds = {other.type.kind for other in others} - {Kind.NULL}
-        if value.type.kind is Kind.TEXT and kinds & types.NUMBERS and kinds - types.NUMBERS:
-            raise Mistake.NOT_SUPPORTED("a text in a list of rows with numbers and texts")
-    if len(rows) > MAX_ROWS or sum(len(value.sql) for value in left) * len(rows) > MAX_CHARS:
-        raise Mistake.STACK()
-    tests = " OR ".join(_compare_rows(left, "=", row) for row in rows)
-    return Fragment(f"({'NOT ' if operator == 'NOT IN' else ''}({tests}))", types.INTEGER)
 
 
 Projections = list[tuple[str, Fragment]]
@@ -333,7 +255,7 @@ def compile_select(
     is_aggregated = bool(group or scope.num_aggregates)
     if node.is_distinct or (scope.is_derived and (is_aggregated or having or tail.limit)):
         # A table is made of these; a plain derived one MySQL merges into the query around.
-        projections = [(name, kept(value)) for name, value in projections]
+        projections = [(name, rounded(value)) for name, value in projections]
     parts = [
         "SELECT " + ("DISTINCT " if node.is_distinct else ""),
         ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
@@ -514,8 +436,8 @@ def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     if position is None:
         return None
     value = projections[position][1]
-    if kept(value) != value:
-        return kept(value).sql
+    if rounded(value) != value:
+        return rounded(value).sql
     is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
     return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
 

@@ -94,7 +94,6 @@ class Scope:
     target: str | None = None
     is_derived: bool = False
     sources: list[Source] = field(default_factory=list)
-    common_tables: dict[str, list[OutputColumn]] = field(default_factory=dict)
     aliases: dict[str, nodes.Expression] = field(default_factory=dict)
     select_list: dict[str, Fragment] = field(default_factory=dict)
     refused: Container[str] = ()
@@ -128,13 +127,6 @@ class Scope:
             yield scope
             scope = scope.parent
 
-    def find_common_table(self, name: str) -> list[OutputColumn] | None:
-        """Returns the columns of a common table expression, None where there is none."""
-        for scope in self._outwards():
-            if name.lower() in scope.common_tables:
-                return scope.common_tables[name.lower()]
-        return None
-
     def find_column(self, node: nodes.ColumnName) -> Fragment:
         """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
         for scope in self._outwards():
@@ -154,9 +146,8 @@ class Scope:
         name = node.name.lower()
         if name in self.refused and not (node.table and self.sources):
             raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
-        is_change = self.clause == "field list" and (node.table or len(self.sources) > 1)
-        if name in self.select_list and is_change:  # the value before, or the one that SET gave?
-            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")
+        if name in self.select_list and self.clause == "field list" and node.table:
+            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")  # which of its values?
         if not node.table and name in self.select_list:
             return self.select_list[name]
         matches = [

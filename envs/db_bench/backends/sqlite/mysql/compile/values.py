@@ -83,14 +83,6 @@ def rounded(value: Fragment) -> Fragment:
     return Fragment(f"round({value.sql}, {kind.scale})", replace(kind, is_exact=True))
 
 
-def kept(value: Fragment) -> Fragment:
-    """Returns a value as a table between holds it: with the digits that its type shows."""
-    if value.type.kind is Kind.DOUBLE and not value.type.is_exact:
-        kind = replace(value.type, is_exact=True)
-        return value._replace(sql=f"round({value.sql}, {kind.scale})", type=kind)
-    return rounded(value)
-
-
 def to_text(value: Fragment) -> Fragment:
     """Returns a value as MySQL prints it."""
     kind = value.type.kind
@@ -113,12 +105,11 @@ def to_temporal(value: Fragment, kind: Kind) -> Fragment:
         if text is None:
             raise Mistake.BAD_LITERAL(kind.upper(), value.literal)
         return Fragment(types.quote_text(text), SqlType(kind), literal=text)
-    if Kind.TIME in (kind, value.type.kind) and value.type.kind is not Kind.TEXT:
+    if Kind.TIME in (kind, value.type.kind) or (STRICT.get() and value.type.kind is Kind.TEXT):
         raise Mistake.NOT_SUPPORTED(f"{value.type.kind} as {kind}")
-    if value.type.kind is Kind.DATE and kind is Kind.DATETIME:
+    if value.type.kind is Kind.DATE:
         return Fragment(f"({value.sql} || ' 00:00:00')", types.DATETIME)
-    strict = "my_strict_date" if STRICT.get() and kind is not Kind.TIME else ""
-    return Fragment(f"my_temporal({strict}({value.sql}), '{kind}')", SqlType(kind))
+    return Fragment(f"my_temporal({value.sql}, '{kind}')", SqlType(kind))
 
 
 def convert(value: Fragment, target: SqlType) -> Fragment:
@@ -143,8 +134,6 @@ def collated(value: Fragment) -> str:
 def align(values: Sequence[Fragment]) -> list[str]:
     """Returns the SQL of values that are compared with each other, in a common type."""
     kinds = {value.type.kind for value in values} - {Kind.NULL}
-    if any(value.type.kind is Kind.DOUBLE and not value.type.is_exact for value in values):
-        raise Mistake.NOT_SUPPORTED("a list or a comparison with a calculated ROUND of a DOUBLE")
     if kinds <= types.NUMBERS:
         return [value.sql for value in values]
     if kinds <= {Kind.TEXT}:
@@ -153,24 +142,13 @@ def align(values: Sequence[Fragment]) -> list[str]:
         if STRICT.get() or len(values) > 2 or not all(map(_is_no_date, values)):
             raise Mistake.NOT_SUPPORTED("a comparison of a date with a number")
         return [to_number(value).sql for value in values]
-    if kinds & types.TEMPORALS and any(map(_is_any_text, values)):
+    if kinds & types.TEMPORALS and any(
+        value.type.kind is Kind.TEXT and value.literal is None for value in values
+    ):
         raise Mistake.NOT_SUPPORTED("a comparison of a date with a text")
     if kinds & types.NUMBERS:
         return [to_number(value).sql for value in values]
     return [to_temporal(value, _common_temporal(values, kinds)).sql for value in values]
-
-
-def _is_any_text(value: Fragment) -> bool:
-    """Returns whether a value is a text that may be no date: no literal, no sum of dates."""
-    is_text = value.type.kind is Kind.TEXT and value.literal is None
-    return is_text and not _is_sum_of_dates(value)
-
-
-_SUMS_OF_DATES = ("my_date_add(", "my_strict_date_add(")
-
-
-def _is_sum_of_dates(value: Fragment) -> bool:
-    return value.type.kind is Kind.TEXT and value.sql.startswith(_SUMS_OF_DATES)
 
 
 def _is_no_date(value: Fragment) -> bool:
@@ -184,7 +162,7 @@ def _is_no_date(value: Fragment) -> bool:
 def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:
     if kinds & types.TEMPORALS == {Kind.TIME}:
         return Kind.TIME
-    if Kind.DATETIME in kinds or any(_is_sum_of_dates(value) for value in values):
+    if Kind.DATETIME in kinds:
         return Kind.DATETIME
     moments = (parse_datetime(v.literal) for v in values if v.literal and v.type.kind is Kind.TEXT)
     has_time = any(moment and moment.time() != moment.min.time() for moment in moments)

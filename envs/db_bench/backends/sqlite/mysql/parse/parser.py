@@ -21,8 +21,8 @@ _MAX_DIGITS = 81
 _COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
 _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
-_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"})
-_QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
+_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
+_QUANTIFIED = {"= ANY": "IN", "= SOME": "IN", "<> ALL": "NOT IN"}
 _SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
 _QUERY_WORDS = frozenset({"SELECT", "WITH"})
@@ -50,6 +50,7 @@ class _Parser:
         self._tokens = statement.tokens
         self._place = 0
         self._depth = 0
+        self._common_tables: dict[str, Query] = {}
         self.token = self._tokens[0]
 
     def _advance(self) -> Token:
@@ -191,9 +192,10 @@ class _Parser:
         return nodes.Insert(table, columns, source)
 
     def _update(self) -> nodes.Node:
-        sources = self._sources()
+        table = self._aliased_table()
+        self._refuse(_JOINS, "UPDATE of joined tables")
         self._expect("SET")
-        return self._change("", sources, self._read_list(self._assignment))
+        return self._change(table, self._read_list(self._assignment))
 
     def _assignment(self) -> tuple[nodes.ColumnName, Expression]:
         column = self._column()
@@ -203,20 +205,17 @@ class _Parser:
         return column, self._expression()
 
     def _delete(self) -> nodes.Node:
-        target = ""
-        if self.token.upper != "FROM":
-            target = self.fail() if self.token.upper in words.REFUSED else self._name()
-            self._refuse((",", "."), "DELETE from several tables")
+        if self.token.upper not in words.REFUSED | {"FROM"}:
+            self._name()
+            self._refuse(("FROM", ",", "."), "DELETE from joined tables")
         self._expect("FROM")
-        sources = self._sources() if target else (nodes.Join(self._aliased_table(), "", None),)
-        self._refuse({*_JOINS, ".", "USING"}, "DELETE … USING")
-        return self._change(target, sources, ())
+        table = self._aliased_table()
+        self._refuse(_JOINS | {".", "USING"}, "DELETE from joined tables")
+        return self._change(table, ())
 
-    def _change(
-        self, target: str, sources: tuple[nodes.Join, ...], assignments: nodes.Assignments
-    ) -> nodes.Node:
+    def _change(self, table: nodes.TableName, assignments: nodes.Assignments) -> nodes.Node:
         where = self._expression() if self._accept("WHERE") else None
-        return nodes.Change(target, sources, assignments, where, self._tail(is_change=True))
+        return nodes.Change(table, assignments, where, self._tail(is_change=True))
 
     def _create(self) -> nodes.Node:
         self._expect("TABLE")
@@ -255,14 +254,9 @@ class _Parser:
         return nodes.PlainStatement("SHOW TABLES")
 
     def _set(self) -> nodes.Node:
-        self._accept("SESSION")
-        if not self._accept_all("AUTOCOMMIT", "="):
+        if not self._accept_all("AUTOCOMMIT", "=") or self.token.text not in ("0", "1"):
             raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
-        value = self._advance()
-        for word, spellings in (("ON", ("1", "ON", "TRUE")), ("OFF", ("0", "OFF", "FALSE"))):
-            if (value.upper or value.text) in spellings:
-                return nodes.PlainStatement(f"AUTOCOMMIT {word}")
-        raise Mistake.NOT_SUPPORTED(f"SET autocommit = {value.text}")
+        return nodes.PlainStatement(f"AUTOCOMMIT {'ON' if self._advance().text == '1' else 'OFF'}")
 
     def _describe(self) -> nodes.Node:
         self._refuse(_QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}, "EXPLAIN")
@@ -285,15 +279,16 @@ class _Parser:
         return self._read_deeper(self._read_query)
 
     def _read_query(self) -> Query:
-        common_tables: tuple[nodes.CommonTable, ...] = ()
+        if self._depth > 1:
+            self._refuse(("WITH",), "WITH within a query")
         if self._accept("WITH"):
-            common_tables = self._read_list(self._common_table)
+            self._read_list(self._common_table)
             self._refuse(("UPDATE", "DELETE"), f"WITH … {self.token.text}")
         query = self._query_member()
         for _ in range(_MAX_CHAIN):
             operator = self._accept(*_SET_OPERATIONS)
             if not operator:
-                return query._replace(tail=self._tail(), common_tables=common_tables)
+                return query._replace(tail=self._tail())
             is_all = self._accept("ALL", "DISTINCT") == "ALL"
             if operator != "UNION" and (is_all or isinstance(query.body, nodes.Union)):
                 raise Mistake.NOT_SUPPORTED(f"{operator} ALL, or after another set operation")
@@ -307,18 +302,8 @@ class _Parser:
         return Query(self._select())
 
     def _begins_query(self) -> bool:
-        """Returns whether a parenthesis opens a query, whose first one may be in another."""
-        offset, depth = 1, 0
-        while self._peek(offset).upper == "(":
-            offset += 1
-        if self.token.upper != "(" or self._peek(offset).upper not in _QUERY_WORDS:
-            return False
-        for place in range(1, len(self._tokens) - self._place if offset > 1 else 0):
-            word = self._peek(place).upper
-            depth += (word == "(") - (word == ")")
-            if depth == 0:
-                return self._peek(place + 1).upper in _SET_OPERATIONS
-        return True
+        """Returns whether a parenthesis opens a query."""
+        return self.token.upper == "(" and self._peek().upper in _QUERY_WORDS
 
     def _subquery(self) -> Query:
         self._expect("(")
@@ -326,11 +311,14 @@ class _Parser:
         self._expect(")")
         return query
 
-    def _common_table(self) -> nodes.CommonTable:
+    def _common_table(self) -> None:
+        """Reads a query of WITH, which stands in FROM wherever its name does."""
         name = self._name()
-        columns = self._read_in_parentheses(self._name) if self.token.upper == "(" else ()
+        if name.lower() in self._common_tables:
+            raise Mistake.NOT_UNIQUE_TABLE(name)
+        self._refuse(("(",), "names of columns in WITH")
         self._expect("AS")
-        return nodes.CommonTable(name, columns, self._subquery())
+        self._common_tables[name.lower()] = self._subquery()
 
     def _select(self) -> nodes.Select:
         is_distinct = self._accept("ALL", "DISTINCT", "DISTINCTROW") not in ("", "ALL")
@@ -388,15 +376,18 @@ class _Parser:
 
     def _source(self) -> nodes.TableName | nodes.Derived:
         if self.token.upper != "(":
-            return self._aliased_table()
+            table = self._aliased_table()
+            query = self._common_tables.get(table.name.lower())
+            if query is None or table.database:
+                return table
+            return nodes.Derived(query, table.alias, is_common=True)
         if not self._begins_query():
             raise Mistake.NOT_SUPPORTED("parentheses in FROM")
         query = self._subquery()
         if not (self._accept("AS") or self._is_name() or self.token.kind == "text"):
             raise Mistake.DERIVED_ALIAS()
         derived = nodes.Derived(query, self._name())
-        if self.token.upper == "(":
-            raise Mistake.NOT_SUPPORTED("names of columns after a derived table's")
+        self._refuse(("(",), "names of columns after a derived table's")
         return derived
 
     def _tail(self, *, is_change: bool = False) -> nodes.Tail:
@@ -453,7 +444,7 @@ class _Parser:
                 continue
             operator = "<>" if operator == "!=" else operator
             if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
-                operator += " ALL" if self._advance().upper == "ALL" else " ANY"
+                operator = f"{operator} {self._advance().upper}"
                 if operator not in _QUANTIFIED:
                     raise Mistake.NOT_SUPPORTED(operator)
                 value = Operator(_QUANTIFIED[operator], (value, self._subquery()))
@@ -472,16 +463,15 @@ class _Parser:
         operands: tuple[Expression, ...]
         if operator == "LIKE":
             operands = (self._signed(),)
-            if self._accept("ESCAPE"):
-                operands += (self._signed(),)
-        elif operator in ("REGEXP", "RLIKE"):
-            operator, operands = "REGEXP", (self._sum(),)
+            self._refuse(("ESCAPE",))
         elif operator == "BETWEEN":
             low = self._sum()
             self._expect("AND")
             operands = (low, self._read_deeper(self._predicate))
         elif self._begins_query():
             operands = (self._subquery(),)
+        elif self._peek().upper == "(" and self._peek(2).upper in _QUERY_WORDS:
+            raise Mistake.NOT_SUPPORTED("IN with a query in a list")  # MySQL reads IN (SELECT …)
         else:
             operands = self._read_in_parentheses(self._expression)
         return Operator(negation + operator, (value, *operands))
@@ -536,11 +526,6 @@ class _Parser:
             return self._column()
         if upper == "(":
             return self._parenthesized()
-        if self._accept("INTERVAL"):
-            amount = self._expression()
-            unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
-            self._expect("+")
-            return nodes.Call("DATE_ADD", (self._comparison(), amount, unit))  # as far as AND
         if self._accept("EXISTS"):
             return Operator("EXISTS", (self._subquery(),))
         return self._case() if self._accept("CASE") else self.fail()
@@ -574,6 +559,7 @@ class _Parser:
             return self._subquery()
         self._advance()
         values = self._read_list(self._expression)
+        self._refuse(_SET_OPERATIONS, "parentheses around the first query of several")
         self._expect(")")
         return values[0] if len(values) == 1 else Operator("ROW", values)
 
@@ -602,71 +588,37 @@ class _Parser:
     def _finish_call(self, name: str) -> Expression:
         upper = name.upper()
         self._expect("(")
-        if upper in ("CAST", "CONVERT"):
-            return self._cast("AS" if upper == "CAST" else ",")
-        if upper in words.WITH_SYNTAX:
-            return self._special_call(upper, name)
+        if upper == "CAST":
+            return self._cast()
+        if upper in words.DATE_SHIFTS:
+            return self._date_shift(upper)
         is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
         if upper == "COUNT" and not is_distinct and self._accept("*"):
             arguments = (nodes.Star(),)
+        elif upper == "TIMESTAMPDIFF":
+            unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
+            self._expect(",")
+            arguments = (unit, *self._read_list(self._expression))
         elif is_aggregate or self.token.upper != ")":
             arguments = self._read_list(self._expression)
-        if upper in words.WITH_FROM and len(arguments) == 1 and self._accept("FROM"):
-            arguments += (self._expression(),)
-            arguments += (self._expression(),) if self._accept("FOR") else ()
-        order: tuple[nodes.Ordered, ...] = ()
-        if upper == "GROUP_CONCAT":
-            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
-            joined = arguments[0] if len(arguments) == 1 else nodes.Call("CONCAT", arguments)
-            arguments = (joined, self._separator())
+        if upper in words.WITH_FROM:
+            self._refuse(("FROM",), f"{name} with FROM")
         self._expect(")")
         window = self._window() if self._accept("OVER") else None
         if window is None and upper in words.WINDOW_FUNCTIONS:
             self.fail()
-        return nodes.Call(name, arguments, is_distinct, window, order)
+        return nodes.Call(name, arguments, is_distinct, window)
 
-    def _special_call(self, upper: str, name: str) -> nodes.Call:
-        """Reads the arguments of a function that has a grammar of its own."""
-        arguments: tuple[Expression, ...]
-        if upper in words.DATE_SHIFTS:
-            date = self._expression()
-            self._expect(",")
-            if not self._accept("INTERVAL"):
-                raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
-            shift = self._shift(date, words.DATE_SHIFTS[upper])
-            self._expect(")")
-            return shift
-        if upper == "EXTRACT":
-            unit = self._expect(*words.INTERVAL_UNITS)
-            self._expect("FROM")
-            name, arguments = unit, (self._expression(),)
-            if unit not in words.EXTRACTED:
-                raise Mistake.NOT_SUPPORTED(f"EXTRACT({unit} FROM …)")
-        elif upper == "POSITION":
-            part = self._sum()
-            self._expect("IN")
-            name, arguments = "LOCATE", (part, self._expression())
-        elif upper == "TIMESTAMPDIFF":
-            unit = self._expect(*words.INTERVAL_UNITS)
-            self._expect(",")
-            arguments = (nodes.Constant(unit, "text"), *self._read_list(self._expression))
-        else:
-            side = self._accept("BOTH", "LEADING", "TRAILING")
-            removed: Expression = nodes.Constant(" ", "text")
-            value = removed if side and self.token.upper == "FROM" else self._expression()
-            if (self._expect if side else self._accept)("FROM"):
-                removed, value = value, self._expression()
-            arguments = (value, removed, nodes.Constant(side, "text"))
+    def _date_shift(self, name: str) -> nodes.Call:
+        date = self._expression()
+        self._expect(",")
+        if not self._accept("INTERVAL"):
+            raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
+        shift = self._shift(date, words.DATE_SHIFTS[name])
         self._expect(")")
-        return nodes.Call(name, arguments)
-
-    def _separator(self) -> nodes.Constant:
-        if not self._accept("SEPARATOR"):
-            return nodes.Constant(",", "text")
-        text = self._advance().text if self.token.kind == "text" else self.fail()
-        return nodes.Constant(text, "text")
+        return shift
 
     def _window(self) -> nodes.Window:
         partition: tuple[Expression, ...] = ()
@@ -680,10 +632,9 @@ class _Parser:
         self._expect(")")
         return nodes.Window(partition, order)
 
-    def _cast(self, separator: str) -> nodes.Cast:
+    def _cast(self) -> nodes.Cast:
         value = self._expression()
-        self._refuse(("USING",))
-        self._expect(separator)
+        self._expect("AS")
         name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
         sizes: tuple[int, ...] = ()
         if name in ("SIGNED", "UNSIGNED"):

@@ -27,7 +27,6 @@ _UNITS = {
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 UNITS = frozenset({*_UNITS, *_MONTHS})
 DATE_UNITS = frozenset({"DAY", "WEEK", *_MONTHS})
-_WHOLE_NUMBER = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 
 
 def parse_datetime(value: SQLiteValue) -> datetime | None:
@@ -95,28 +94,14 @@ def temporal_number(value: str) -> int:
     return int(re.sub(r"[^0-9]", "", value) or 0)
 
 
-def add_interval(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str | None:
-    """Returns a date plus `sign` times an interval; None where that is no date."""
-    moment = parse_datetime(value)
-    number = str(amount).strip()
-    if not _WHOLE_NUMBER.fullmatch(number):
-        raise Mistake.NOT_SUPPORTED(f"INTERVAL '{number:.40}'")
-    if moment is None:
-        return None
+def add_interval(value: str, count: int, unit: str, is_date: int) -> str:
+    """Returns a date plus so many units of time. Raises: MySQLError (1235) for one beyond all."""
+    moment = datetime.fromisoformat(value)
     try:
-        moment = _step(moment, sign * int(number), unit)
+        moment = _step(moment, count, unit)
     except (OverflowError, ValueError):
-        return None
-    is_date = len(str(value).strip()) <= 10 and unit in DATE_UNITS
+        raise Mistake.NOT_SUPPORTED("a date before the year 1 or after 9999") from None
     return moment.date().isoformat() if is_date else moment.isoformat(" ")
-
-
-def _add_strictly(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str:
-    """Returns the sum as a change needs it. Raises: MySQLError (1441) for one beyond all dates."""
-    result = add_interval(value, amount, unit, sign)
-    if result is None:
-        raise Mistake.DATE_OVERFLOW()
-    return result
 
 
 def _step(moment: datetime, count: int, unit: str) -> datetime:
@@ -210,9 +195,9 @@ _DATE_PARTS: dict[str, Callable[[datetime], SQLiteValue]] = {
     "weekday": lambda moment: moment.weekday(),
     "dayname": lambda moment: f"{moment:%A}",
     "monthname": lambda moment: f"{moment:%B}",
-    "last_day": lambda moment: (
-        moment.replace(day=monthrange(moment.year, moment.month)[1]).date().isoformat()
-    ),
+    "hour": lambda moment: moment.hour,
+    "minute": lambda moment: moment.minute,
+    "second": lambda moment: moment.second,
 }
 
 
@@ -224,38 +209,18 @@ def _date_part(part: Callable[[datetime], SQLiteValue]) -> Function:
     return call
 
 
-def _clock_part(place: int) -> Function:
-    """HOUR, MINUTE or SECOND of a time, or of a date with a time."""
-
-    def call(value: str) -> int | None:
-        moment = None if _TIME.fullmatch(value) else parse_datetime(value)
-        return int((f"{moment:%H:%M:%S}" if moment else value).split(":")[place])
-
-    return call
-
-
-def _strict_date(value: SQLiteValue) -> SQLiteValue:
-    """Returns a text that is a date, as one must be in a change. Raises: MySQLError (1292)."""
-    if parse_datetime(value) is None:
-        raise Mistake.TRUNCATED_TEMPORAL("datetime", value)
-    return value
-
-
 def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0, tzinfo=None)
 
 
 DATE_FUNCTIONS: dict[str, Function] = {
     **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
-    **{name: _clock_part(place) for place, name in enumerate(("hour", "minute", "second"))},
     "date_add": add_interval,
-    "strict_date_add": _add_strictly,
     "date_format": _date_format,
     "now": lambda: _now().isoformat(" "),
     "curdate": lambda: _now().date().isoformat(),
     "temporal": lambda value, kind: normalize(value, Kind(kind)),
     "temporal_number": temporal_number,
-    "strict_date": _strict_date,
     "datediff": _days_between,
     "timestampdiff": _difference,
 }

@@ -4,18 +4,14 @@ Each looks at the statement's deadline as it begins. Nothing interrupts a call: 
 in its arguments.
 """
 
-import contextlib
 import math
 import re
 import sqlite3
 from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
-from functools import lru_cache, partial
-from importlib import import_module
-from typing import Any
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, fold
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import fold
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
@@ -33,8 +29,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, SQLite
 MAX_TEXT_CHARS = 1 << 20
 NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
 """A number in a text, which may go on after it; the group is without spaces."""
-_MAX_GROUP_CONCAT_BYTES = 1024
-"""What MySQL cuts off is refused."""
 _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _MAX_WHOLE_CHARS = 18
 _NINE_DIGITS = decimal_unit(9)
@@ -61,78 +55,8 @@ def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
     return text[first : first + length]
 
 
-def _substring_index(text: str, delimiter: str, count: int) -> str:
-    if not delimiter or not count:
-        return ""
-    parts = text.split(delimiter)
-    return delimiter.join(parts[:count] if count > 0 else parts[count:])
-
-
-def _padded(is_left: bool, text: str, length: int, filling: str) -> str | None:
-    missing = length - len(text)
-    if length < 0 or length > MAX_TEXT_CHARS:
-        return None
-    if missing <= 0:
-        return text[:length]
-    if not filling:
-        raise Mistake.NOT_SUPPORTED("LPAD and RPAD with nothing")
-    padding = (filling * (missing // len(filling) + 1))[:missing]
-    return padding + text if is_left else text + padding
-
-
-def _locate(part: str, text: str, start: int = 1) -> int:
-    if not part and start > 1:
-        raise Mistake.NOT_SUPPORTED("LOCATE of nothing from a position")
-    return fold(text).find(fold(part), start - 1) + 1 if 1 <= start <= len(text) + 1 else 0
-
-
-def _trim(text: str, removed: str, side: str) -> str:
-    start, end = 0, len(text)
-    if removed and side != "TRAILING":
-        while text.startswith(removed, start):
-            start += len(removed)
-    if removed and side != "LEADING":
-        while text.endswith(removed, start, end):
-            end -= len(removed)
-    return text[start:end]
-
-
-def _concat_ws(separator: str | None, *parts: str | None) -> str | None:
-    if separator is None:
-        return None
-    return separator.join(part for part in parts if part is not None)
-
-
-_PLAIN_PATTERN = re.compile(
-    r"(?:(?:[\w ,@%&=!;/:.-]|\)|\\[dDwWsS.+*?()$^|/-]|\[\^?[\w ,.@%+]+(?:-\w)?[\w ,.@%+-]*\])"
-    r"(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})?|[|(^$])+",
-    re.ASCII,
-)
-"""What means the same to ICU and to RE2 in a text of one line (ASCII, for `\\w` and the like)."""
-_LETTER_CLASS = frozenset("\\")
-_MAX_PATTERN_BYTES = 128 * 1024
-
-
-def _regexp(text: str, pattern: str) -> int:
-    is_plain = text.isprintable() and _PLAIN_PATTERN.fullmatch(pattern)
-    if not is_plain or not (text.isascii() or _LETTER_CLASS.isdisjoint(pattern)) or "--" in pattern:
-        raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}' of such a text")
-    return int(_compiled(pattern).search(text) is not None)
-
-
-@lru_cache(maxsize=64)
-def _compiled(pattern: str) -> Any:
-    """Returns RE2's pattern: its time is linear in the text. Raises: MySQLError (1235)."""
-    try:
-        re2 = import_module("re2")  # here, since not every platform has it
-    except ImportError:
-        raise Mistake.NOT_SUPPORTED("REGEXP without google-re2") from None
-    options = re2.Options()
-    options.max_mem, options.log_errors, options.case_sensitive = _MAX_PATTERN_BYTES, False, False
-    try:
-        return re2.compile(pattern, options)
-    except re2.error:
-        raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}'") from None
+def _locate(part: str, text: str) -> int:
+    return fold(text).find(fold(part)) + 1
 
 
 def _repeat(text: str, count: int) -> str | None:
@@ -155,7 +79,7 @@ def _round(value: float, places: int, is_decimal: int) -> float | int:
     if isinstance(value, int) and places >= 0:
         return value
     if is_decimal:
-        return _quantized(value, places, ROUND_HALF_UP)
+        return _quantized(value, places)
     factor = 10.0 ** abs(places)
     scaled = value * factor if places >= 0 else value / factor
     if abs(scaled) > 1e15:
@@ -163,18 +87,10 @@ def _round(value: float, places: int, is_decimal: int) -> float | int:
     return round(scaled) / factor if places >= 0 else round(scaled) * factor
 
 
-def _quantized(value: float, places: int, rounding: str) -> float | int:
+def _quantized(value: float, places: int) -> float | int:
     unit = decimal_unit(places)
-    result = exact_decimal(value).quantize(unit, rounding=rounding, context=_CONTEXT)
+    result = exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
     return int(result) if isinstance(value, int) else float(result)
-
-
-def _power(base: float, exponent: float) -> float:
-    with contextlib.suppress(ZeroDivisionError, OverflowError):
-        result = float(base) ** float(exponent)
-        if isinstance(result, float):
-            return result
-    raise Mistake.NUMBER_RANGE("DOUBLE", f"pow({base},{exponent})")
 
 
 def _whole(number: int) -> float | int:
@@ -224,16 +140,6 @@ def _text_integer(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-def _single_value(count: int, value: SQLiteValue) -> SQLiteValue:
-    if count > 1:
-        raise Mistake.NOT_SUPPORTED("UPDATE of a row that is joined to several values")
-    return value
-
-
-def _row_key(*values: SQLiteValue) -> str:
-    return repr([collation_key(value) if isinstance(value, str) else value for value in values])
-
-
 def _single_row(count: int, value: SQLiteValue) -> SQLiteValue:
     if count > 1:
         raise Mistake.SUBQUERY_ROWS()
@@ -251,20 +157,7 @@ _NULL_IS_NULL: dict[str, Function] = {
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
     "repeat": _repeat,
-    "substring_index": _substring_index,
-    "lpad": partial(_padded, True),
-    "rpad": partial(_padded, False),
-    "reverse": lambda text: text[::-1],
-    "trim": _trim,
-    "ascii": lambda text: text.encode()[0] if text else 0,
-    "regexp": _regexp,
-    "row_key": _row_key,
     "locate": _locate,
-    "truncate": lambda value, places: _quantized(value, places, ROUND_DOWN),
-    "sign": lambda value: (value > 0) - (value < 0),
-    "sqrt": lambda value: math.sqrt(value) if value >= 0 else None,
-    "pow": _power,
-    "format": lambda value, places: f"{to_decimal(value, places):,}",
     "unsigned": _unsigned,
     "quotient": _quotient,
     "mod": _modulo,
@@ -281,48 +174,10 @@ _NULL_IS_NULL: dict[str, Function] = {
 }
 """Each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {
-    "concat_ws": _concat_ws,
     "single_row": _single_row,
-    "single_value": _single_value,
     "bigint": _bigint,
     "store": _store,
 }
-
-
-class _GroupConcat:
-    """GROUP_CONCAT of one group."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[str, tuple[SQLiteValue, ...]]] = []
-        self._seen: set[str] = set()
-        self._num_bytes = 0
-        self._separator = ""
-
-    def step(self, text: str | None, separator: str, is_distinct: int, *order: SQLiteValue) -> None:
-        """Takes a row: its text, and what it is ordered by."""
-        if text is None:
-            return
-        if is_distinct and collation_key(text) in self._seen:
-            return
-        self._seen.add(collation_key(text) if is_distinct else "")
-        self._num_bytes += len(text.encode()) + len(separator.encode())
-        if self._num_bytes > _MAX_GROUP_CONCAT_BYTES:
-            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT of so many characters")
-        self._separator = separator
-        self._rows.append((text, order))
-
-    def finalize(self) -> str | None:
-        """Returns the texts in order."""
-        rows = self._rows
-        num_terms = len(rows[0][1]) if rows else 0
-        for place in range(num_terms - 2, -1, -2):
-            is_descending = bool(rows[0][1][place + 1])
-            rows.sort(key=lambda row: _sort_key(row[1][place]), reverse=is_descending)
-        return self._separator.join(text for text, _ in rows) if rows else None
-
-
-def _sort_key(value: SQLiteValue) -> tuple[bool, object]:
-    return value is not None, collation_key(value) if isinstance(value, str) else value or 0
 
 
 class FunctionErrors:
@@ -369,10 +224,6 @@ def install_functions(
 
         return call
 
-    class GroupConcat(_GroupConcat):
-        step = guarded(_GroupConcat.step)  # type: ignore[assignment]
-
-    connection.create_aggregate("my_group_concat", -1, GroupConcat)  # type: ignore[arg-type]
     for name, function in _ALL.items():
         connection.create_function(f"my_{name}", -1, guarded(function))
     return errors
