@@ -180,6 +180,16 @@ SELECT GROUP_CONCAT(name ORDER BY id SEPARATOR '; ') FROM staff
 SELECT SUM(age) OVER (ORDER BY id), LAG(id) OVER (ORDER BY id) FROM staff
 SELECT ROW_NUMBER() OVER (ORDER BY age + 1) FROM staff
 SELECT ROUND(1.1e0, 1) * 3, FLOOR(7e0) / 3
+SELECT CONCAT(ROUND(0.5e0, 2))
+SELECT 7 DIV 2
+SELECT hired + 0, -hired, SUM(hired) FROM staff
+UPDATE staff SET age = hired
+SELECT hired > '2020-01-01 12:00:00' FROM staff
+SELECT YEAR(note) FROM staff
+SELECT id FROM staff ORDER BY 'name'
+SELECT 5.5 % 2
+SELECT MOD(5.5, 2)
+SELECT name LIKE REPEAT('a', 101) FROM staff
 SELECT AVG(ROUND(score, 1)) FROM staff
 SELECT CONCAT_WS('-', 'a', 'b'), LPAD('a', 3, 'x'), RPAD('a', 3, 'x'), REVERSE('abc')
 SELECT SUBSTRING_INDEX('a,b', ',', 1), FIELD('a', 'b'), ASCII('a'), LOCATE('a', 'ba', 2)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_order
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
-    INNER,
     add_table,
     check_database,
     compile_limit,
@@ -57,13 +56,11 @@ def _query_to_insert(node: nodes.Query, columns: list[ColumnSchema], schema: Sch
     query = compile_query(node, Scope(schema))
     if len(query.columns) != len(columns):
         raise Mistake.COLUMN_COUNT(1)
-    names = [quote_name(f"{types.INTERNAL}{index}") for index in range(len(columns))]
+    pairs = zip(query.columns, columns, strict=True)
     values = (
-        store(Fragment(name, own.type), column)
-        for name, own, column in zip(names, query.columns, columns, strict=True)
+        store(Fragment(f"c{index}", own.type), column) for index, (own, column) in enumerate(pairs)
     )
-    rows = f"(WITH {INNER}({', '.join(names)}) AS ({query.sql}) SELECT * FROM {INNER})"
-    return f"SELECT {', '.join(values)} FROM {rows} WHERE 1"
+    return f"SELECT {', '.join(values)} FROM ({query.sql})"
 
 
 def _insert_columns(names: tuple[str, ...] | None, table: TableSchema) -> list[ColumnSchema]:
@@ -102,8 +99,10 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
         for term, _ in node.tail.order:
             find_position(term, 0, scope.clause)  # there are none
         order = compile_order(node.tail.order, scope)
-        rows = f"SELECT {table.row_id} FROM {source}{where}{order}{compile_limit(node.tail)}"
-        where = f" WHERE {table.row_id} IN ({rows})"
+        if "rowid" in table.by_name:
+            raise Mistake.NOT_SUPPORTED("ORDER BY and LIMIT of a table with a column rowid")
+        rows = f"SELECT rowid FROM {source}{where}{order}{compile_limit(node.tail)}"
+        where = f" WHERE rowid IN ({rows})"
     return f"UPDATE {source} SET {sets}{where}" if sets else f"DELETE FROM {source}{where}"
 
 

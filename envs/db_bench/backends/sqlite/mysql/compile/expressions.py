@@ -22,7 +22,12 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_UNITS, UNITS
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import fold_pattern
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import (
+    DATE_UNITS,
+    UNITS,
+    normalize,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 
@@ -59,32 +64,25 @@ def _number_type(text: str) -> SqlType:
 
 
 def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
+    """Returns a sum, difference or product."""
     if left.type.is_unsigned or right.type.is_unsigned or types.NULL in (left.type, right.type):
         raise Mistake.NOT_SUPPORTED("arithmetic of UNSIGNED or NULL")
-    scales = (left.type.scale, right.type.scale)
-    scale = sum(scales) if operator == "*" else max(scales)
-    kind = _common_type(left.type, right.type, scale)
     sql = f"({left.sql} {operator} {right.sql})"
-    if kind.kind is Kind.INTEGER:
+    kinds = {left.type.kind, right.type.kind}
+    if kinds & types.FLOATS:
+        return Fragment(sql, types.DOUBLE)
+    if kinds == {Kind.INTEGER}:
         bits = (left.type.length or 64, right.type.length or 64)
         length = sum(bits) if operator == "*" else max(bits) + 1
         if length > 64:
             return Fragment(f"my_bigint({sql})", types.INTEGER)
         return Fragment(sql, SqlType(Kind.INTEGER, length=length))
-    if kind.kind is Kind.DECIMAL and kind.is_exact:
-        sql = f"round({sql}, {kind.scale})"  # the double nearest to it: 0.1 + 0.2 = 0.3
-    return Fragment(sql, kind)
-
-
-def _common_type(left: SqlType, right: SqlType, scale: int) -> SqlType:
-    """Returns the type of a sum or product, with `scale` decimals if it is a decimal."""
-    kinds = {left.kind, right.kind}
-    if kinds & types.FLOATS:
-        return types.DOUBLE
-    if Kind.DECIMAL in kinds:
-        is_exact = left.is_exact and right.is_exact
-        return SqlType(Kind.DECIMAL, min(scale, types.MAX_SCALE), is_exact=is_exact)
-    return types.INTEGER
+    scales = (left.type.scale, right.type.scale)
+    scale = min(sum(scales) if operator == "*" else max(scales), types.MAX_SCALE)
+    if not (left.type.is_exact and right.type.is_exact):
+        return Fragment(sql, SqlType(Kind.DECIMAL, scale, is_exact=False))
+    # the double nearest to it: 0.1 + 0.2 = 0.3
+    return Fragment(f"round({sql}, {scale})", SqlType(Kind.DECIMAL, scale))
 
 
 def _quotient(left: Fragment, right: Fragment) -> Fragment:
@@ -97,73 +95,37 @@ def _quotient(left: Fragment, right: Fragment) -> Fragment:
         return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", types.DOUBLE)
     scale = min(left.type.scale + types.DIVISION_SCALE, types.MAX_SCALE)
     kind = SqlType(Kind.DECIMAL, scale, is_exact=False)
-    if _num_digits(left.type.scale, right.type.scale) <= 9:
+    num_words = [-(-decimals // 9) for decimals in (left.type.scale, right.type.scale)]
+    num_missing = scale + right.type.scale - 9 * sum(num_words)
+    if num_words == [0, 0] or (sum(num_words) == 1 and num_missing <= 0):
         return Fragment(f"my_quotient({left.sql}, {right.sql})", kind)
     return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
 
 
-def _num_digits(left: int, right: int) -> int:
-    """Returns how many decimals MySQL calculates in a division: whole words of nine digits."""
-    first, second = (-(-scale // 9) * 9 for scale in (left, right))
-    more = max(types.DIVISION_SCALE - (first - left) - (second - right), 0)
-    return -(-(first + second + more) // 9) * 9
-
-
-def _integer_quotient(left: Fragment, right: Fragment) -> Fragment:
-    if left.type.kind is right.type.kind is Kind.INTEGER:
-        return Fragment(f"({left.sql} / {right.sql})", types.INTEGER)
-    return Fragment(f"CAST(CAST({left.sql} AS REAL) / {right.sql} AS INTEGER)", types.INTEGER)
-
-
-def modulo(left: Fragment, right: Fragment) -> Fragment:
+def _remainder(left: Fragment, right: Fragment) -> Fragment:
     """Returns the remainder, with the sign of the dividend."""
-    kind = _common_type(left.type, right.type, max(left.type.scale, right.type.scale))
-    if kind.kind is Kind.INTEGER:
-        return Fragment(f"({left.sql} % {right.sql})", kind)
-    if kind.kind is Kind.DOUBLE:
-        raise Mistake.NOT_SUPPORTED("% of floating-point numbers")
-    return Fragment(f"my_mod({left.sql}, {right.sql})", kind)
+    if {left.type.kind, right.type.kind} != {Kind.INTEGER}:
+        raise Mistake.NOT_SUPPORTED("% of numbers with decimals")
+    return Fragment(f"({left.sql} % {right.sql})", types.INTEGER)
 
 
-_ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {
-    "+": lambda left, right: _calculate(left, "+", right),
-    "-": lambda left, right: _calculate(left, "-", right),
-    "*": lambda left, right: _calculate(left, "*", right),
-    "/": _quotient,
-    "DIV": _integer_quotient,
-    "%": modulo,
-}
-
-
-@handles(*_ARITHMETIC)
+@handles("+", "-", "*", "/", "%")
 def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
     operator, (first, second) = node
     left = _unrounded(to_number(compile_expression(first, scope)))
     right = _unrounded(to_number(compile_expression(second, scope)))
-    if STRICT.get() and operator in ("/", "DIV", "%"):
+    if operator not in ("/", "%"):
+        return _calculate(left, operator, right)
+    if STRICT.get():
         right = right._replace(sql=f"my_divisor({right.sql})")
-    return _ARITHMETIC[operator](left, right)
+    return _quotient(left, right) if operator == "/" else _remainder(left, right)
 
 
 def _unrounded(value: Fragment) -> Fragment:
     """Returns a number. Raises: MySQLError (1235) for a rounded DOUBLE: it fixes more decimals."""
-    if value.type.kind is Kind.DOUBLE and value.type.scale < types.UNFIXED:
+    if value.type.kind is Kind.DOUBLE and not value.type.is_exact:
         raise Mistake.NOT_SUPPORTED("a calculation with a rounded floating-point number")
     return value
-
-
-@handles("NEGATIVE")
-def _negative(node: nodes.Operator, scope: Scope) -> Fragment:
-    operand = compile_expression(node.operands[0], scope)
-    if operand.type.kind in types.TEMPORALS:
-        raise Mistake.NOT_SUPPORTED(f"a negative {operand.type.kind}")
-    value = to_number(operand)
-    literal = f"-{value.literal}" if value.literal is not None else None
-    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    return Fragment(f"(-{value.sql})", kind, literal=literal)
-
-
-_CHAIN = 30
 
 
 @handles("AND", "OR")
@@ -171,36 +133,47 @@ def _connector(node: nodes.Operator, scope: Scope) -> Fragment:
     """AND and OR: SQLite reads a chain of thousands as a tree as deep, which it refuses."""
     word = f" {node.operator} "
     conditions = [compile_condition(operand, scope) for operand in node.operands]
-    while len(conditions) > _CHAIN:  # a tree of groups, whose depth is logarithmic
-        chunks = (conditions[i : i + _CHAIN] for i in range(0, len(conditions), _CHAIN))
+    while len(conditions) > 1:  # a tree whose depth is logarithmic
+        chunks = (conditions[i : i + 30] for i in range(0, len(conditions), 30))
         conditions = [f"({word.join(chunk)})" for chunk in chunks]
-    return Fragment(f"({word.join(conditions)})", types.INTEGER)
-
-
-@handles("NOT")
-def _not(node: nodes.Operator, scope: Scope) -> Fragment:
-    return Fragment(f"(NOT {compile_condition(node.operands[0], scope)})", types.INTEGER)
-
-
-def compare(left: Fragment, operator: str, right: Fragment) -> str:
-    """Returns a comparison of two values."""
-    left, right = rounded(left), rounded(right)
-    if right.is_collated and left.literal is not None:
-        left = left._replace(is_collated=True)  # the right side's collation will be used
-    first, second = align([left, right])
-    return f"({first} {'IS' if operator == '<=>' else operator} {second})"
-
-
-@handles("ROW")
-def _row(node: nodes.Operator, scope: Scope) -> Fragment:
-    raise Mistake.OPERAND(1)
+    return Fragment(conditions[0], types.INTEGER)
 
 
 @handles(*(f"IS {word}" for word in ("NULL", "TRUE", "FALSE", "NOT NULL", "NOT TRUE", "NOT FALSE")))
-def _is(node: nodes.Operator, scope: Scope) -> Fragment:
-    value = compile_expression(node.operands[0], scope)
-    sql = value.sql if node.operator.endswith("NULL") else to_number(value).sql
-    return Fragment(f"({sql} {node.operator})", types.INTEGER)
+@handles("NEGATIVE", "NOT", "LIKE", "NOT LIKE", "BETWEEN", "NOT BETWEEN")
+def _operator(node: nodes.Operator, scope: Scope) -> Fragment:
+    operator = node.operator
+    values = [compile_expression(operand, scope) for operand in node.operands]
+    if operator == "NEGATIVE":
+        value = to_number(values[0])
+        literal = f"-{value.literal}" if value.literal is not None else None
+        kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
+        return Fragment(f"(-{value.sql})", kind, literal=literal)
+    if operator.endswith("LIKE"):
+        return _like(to_text(values[0]), to_text(values[1]), operator)
+    if operator.endswith("BETWEEN"):
+        first, low, high = align(values)
+        return Fragment(f"({first} {operator} {low} AND {high})", types.INTEGER)
+    sql = values[0].sql if operator.endswith("NULL") else to_number(values[0]).sql
+    return Fragment(f"(NOT {sql})" if operator == "NOT" else f"({sql} {operator})", types.INTEGER)
+
+
+def _like(value: Fragment, pattern: Fragment, operator: str) -> Fragment:
+    folded = f"my_fold_pattern({pattern.sql})"
+    if pattern.literal is not None:
+        folded = types.quote_text(fold_pattern(pattern.literal))
+    sql = f"(my_fold_text({value.sql}) {operator} {folded} ESCAPE '\\')"
+    return Fragment(sql, types.INTEGER)
+
+
+@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
+def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
+    left, right = (rounded(compile_expression(operand, scope)) for operand in node.operands)
+    if right.is_collated and left.literal is not None:
+        left = left._replace(is_collated=True)  # the right side's collation will be used
+    first, second = align([left, right])
+    operator = "IS" if node.operator == "<=>" else node.operator
+    return Fragment(f"({first} {operator} {second})", types.INTEGER)
 
 
 def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
@@ -216,18 +189,6 @@ def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
         tests.append(f"{first} IN ({', '.join(rest)})")
     negation = "NOT " if operator == "NOT IN" else ""
     return Fragment(f"({negation}({' OR '.join(tests)}))", types.INTEGER)
-
-
-@handles("BETWEEN", "NOT BETWEEN")
-def _between(node: nodes.Operator, scope: Scope) -> Fragment:
-    first, low, high = align([compile_expression(operand, scope) for operand in node.operands])
-    return Fragment(f"({first} {node.operator} {low} AND {high})", types.INTEGER)
-
-
-@handles("LIKE", "NOT LIKE")
-def _like(node: nodes.Operator, scope: Scope) -> Fragment:
-    value, pattern = (to_text(compile_expression(operand, scope)) for operand in node.operands)
-    return Fragment(f"({value.sql} {node.operator} {pattern.sql})", types.INTEGER)
 
 
 @handles(nodes.Case)
@@ -247,26 +208,19 @@ def _case(node: nodes.Case, scope: Scope) -> Fragment:
 
 @handles(nodes.Cast)
 def _cast(node: nodes.Cast, scope: Scope) -> Fragment:
-    value, sizes = compile_expression(node.value, scope), node.sizes
-    if node.type_name in ("SIGNED", "UNSIGNED"):
-        number = _to_integer(value)
-        if node.type_name == "SIGNED":
-            return number
-        kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
-        return Fragment(f"my_unsigned({number.sql})", kind)
-    if node.type_name == "DECIMAL":
-        return _to_decimal(value, *(sizes or (10,)))
-    if node.type_name == "CHAR":
-        text = to_text(value)
-        if sizes:
-            return Fragment(f"substr({text.sql}, 1, {sizes[0]})", types.TEXT)
-        return text._replace(sql=f"({text.sql})")  # another expression for GROUP BY
-    if sizes or value.type.kind in types.NUMBERS:
-        raise Mistake.NOT_SUPPORTED(f"CAST of {value.type.kind} AS {node.type_name}")
-    return _cast_to_temporal(value, Kind(node.type_name.lower()))
+    value, name = compile_expression(node.value, scope), node.type_name
+    if name == "SIGNED":
+        return _to_integer(value)
+    if name == "DECIMAL":
+        return _to_decimal(value, *(node.sizes or (10,)))
+    if node.sizes or (name != "CHAR" and value.type.kind in types.NUMBERS):
+        raise Mistake.NOT_SUPPORTED(f"CAST of {value.type.kind} AS {name}")
+    if name == "CHAR":
+        return Fragment(f"({to_text(value).sql})", types.TEXT)
+    return _to_date(value, Kind(name.lower()))
 
 
-def _cast_to_temporal(value: Fragment, kind: Kind) -> Fragment:
+def _to_date(value: Fragment, kind: Kind) -> Fragment:
     """Returns a value as a date or a date and time, NULL where it is none.
 
     The parentheses tell `DATE(d)` from `d`, which is another expression for GROUP BY.
@@ -275,13 +229,13 @@ def _cast_to_temporal(value: Fragment, kind: Kind) -> Fragment:
 
 
 def _to_integer(value: Fragment) -> Fragment:
-    if value.type.kind is Kind.TEXT:
-        if STRICT.get():
-            raise Mistake.NOT_SUPPORTED("CAST of a text AS SIGNED in a change")
-        return Fragment(f"my_text_integer({value.sql})", types.INTEGER)
-    number = to_number(value)
-    is_decimal = int(number.type.kind is Kind.DECIMAL)
-    return Fragment(f"my_cast_integer({number.sql}, {is_decimal})", types.INTEGER)
+    if value.type.kind is not Kind.TEXT:
+        number = to_number(value)
+        is_decimal = int(number.type.kind is Kind.DECIMAL)
+        return Fragment(f"my_cast_integer({number.sql}, {is_decimal})", types.INTEGER)
+    if STRICT.get():
+        raise Mistake.NOT_SUPPORTED("CAST of a text AS SIGNED in a change")
+    return Fragment(f"my_text_integer({value.sql})", types.INTEGER)
 
 
 def _to_decimal(value: Fragment, digits: int, scale: int = 0) -> Fragment:
@@ -314,8 +268,8 @@ def _concat(values: list[Fragment]) -> Fragment:
 
 
 def _numeric(value: Fragment) -> Fragment:
-    if value.type.kind in types.TEMPORALS | {Kind.NULL}:
-        raise Mistake.NOT_SUPPORTED(f"a function of numbers of {value.type.kind}")
+    if value.type.kind is Kind.NULL:
+        raise Mistake.NOT_SUPPORTED("a function of numbers of NULL")
     return to_number(value)
 
 
@@ -327,25 +281,22 @@ def _abs(values: list[Fragment]) -> Fragment:
 
 def _rounded(values: list[Fragment]) -> Fragment:
     """ROUND, whose places are known, for they are the type's decimals."""
-    value = _numeric(values[0])
-    places = _whole_number(values[1]) if len(values) > 1 else 0
-    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
-        kind = SqlType(kind.kind, min(max(places, 0), types.MAX_SCALE))
-    is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
-    return Fragment(f"my_round({value.sql}, {places}, {is_decimal})", kind)
-
-
-def _whole_number(value: Fragment) -> int:
-    if value.literal is None or value.type.kind is not Kind.INTEGER:
-        raise Mistake.NOT_SUPPORTED("a number of decimals that is no literal")
-    return min(max(int(value.literal), -types.MAX_SCALE), types.MAX_SCALE)
+    value, places = _numeric(values[0]), 0
+    if len(values) > 1:
+        if values[1].literal is None or values[1].type.kind is not Kind.INTEGER:
+            raise Mistake.NOT_SUPPORTED("ROUND to a number of decimals that is no literal")
+        places = min(max(int(values[1].literal), -types.MAX_SCALE), types.MAX_SCALE)
+    kind = value.type
+    if kind.kind in types.FLOATS:
+        kind = types.ROUNDED
+    elif kind.kind is Kind.DECIMAL:
+        kind = SqlType(Kind.DECIMAL, max(places, 0))
+    return Fragment(f"my_round({value.sql}, {places}, {int(kind is not types.ROUNDED)})", kind)
 
 
 def _whole(function: str, values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
-    is_double = value.type.kind in types.FLOATS
-    kind = SqlType(Kind.DOUBLE) if is_double else types.INTEGER
+    kind = types.ROUNDED if value.type.kind in types.FLOATS else types.INTEGER
     return Fragment(f"{function}({value.sql})", kind)
 
 
@@ -364,7 +315,7 @@ def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
 def _date(values: list[Fragment]) -> Fragment:
     if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
         raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
-    return _cast_to_temporal(values[0], Kind.DATE)
+    return _to_date(values[0], Kind.DATE)
 
 
 _SIGNATURES = {
@@ -378,11 +329,13 @@ _SIGNATURES = {
 }
 """Functions whose type is always the same, with a letter for each argument.
 
-`t` text, `i` whole number, `d` date, `m` date that is no text, `u` unit of time, `a`
-any, `x` none that is done. The last may be missing (`?`).
+`t` text, `i` whole number, `d` date or date and time, `m` one that is no literal, `u` unit of time,
+`a` any, `x` none that is done. The last may be missing (`?`).
 """
 _TEMPLATES = {
-    **{name: f"{name.lower()}({{}})" for name in ("TRIM", "LTRIM", "RTRIM")},
+    "TRIM": "trim({})",
+    "LTRIM": "ltrim({})",
+    "RTRIM": "rtrim({})",
     "REPLACE": "replace({}, {}, {})",
     "LEFT": "substr({}, 1, max({}, 0))",
     "LENGTH": "length(CAST({} AS BLOB))",
@@ -392,9 +345,8 @@ _TEMPLATES = {
 }
 """SQLite's text for those of them that are not a function `my_…` of the runtime."""
 _ALLOWED = {
-    "i": frozenset({Kind.INTEGER}),
-    "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
-    "m": frozenset({Kind.DATE, Kind.DATETIME}),
+    "i": frozenset({Kind.INTEGER, Kind.NULL}),
+    **dict.fromkeys("dm", frozenset({Kind.DATE, Kind.DATETIME, Kind.NULL})),
 }
 
 
@@ -402,38 +354,31 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
-    if letter == "u" and value.literal not in UNITS:
-        raise Mistake.NOT_SUPPORTED(f"{name} with {value.literal}")
-    kind = value.type.kind
-    if letter == "x" or (letter in _ALLOWED and kind not in _ALLOWED[letter] | {Kind.NULL}):
-        raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
-    if letter == "d" and kind is Kind.TEXT and STRICT.get():
-        raise Mistake.NOT_SUPPORTED(f"{name} of a text in a change")
+    is_text = value.type.kind is Kind.TEXT and value.literal is not None
+    moment = normalize(value.literal or "", Kind.DATETIME) if letter == "d" and is_text else None
+    if moment is not None:
+        return types.quote_text(moment)
+    is_unit = letter == "u" and value.literal in UNITS
+    if letter != "a" and not is_unit and value.type.kind not in _ALLOWED.get(letter, ()):
+        raise Mistake.NOT_SUPPORTED(f"{name} of {value.literal or value.type.kind}")
     return value.sql
 
 
 def _plain(name: str, letters: str, kind: SqlType) -> Builder:
-    arguments = ", ".join(["{}"] * len(letters))
-    template = _TEMPLATES.get(name, f"my_{name.lower()}({arguments})")
-
     def build(values: list[Fragment]) -> Fragment:
         pairs = zip(letters, values, strict=False)
-        converted = [_convert(letter, value, name) for letter, value in pairs]
-        if len(converted) < len(letters):
-            return Fragment(f"my_{name.lower()}({', '.join(converted)})", kind)
-        return Fragment(template.format(*converted), kind)
+        arguments = [_convert(letter, value, name) for letter, value in pairs]
+        if name in _TEMPLATES:
+            return Fragment(_TEMPLATES[name].format(*arguments), kind)
+        return Fragment(f"my_{name.lower()}({', '.join(arguments)})", kind)
 
     return build
 
 
 _BUILDERS: dict[str, tuple[int, int, Builder]] = {
-    match[1].upper(): (
-        len(match[2]) - (match[3] == "?"),
-        len(match[2]),
-        _plain(match[1].upper(), match[2], kind),
-    )
+    name.upper(): (len(letters) - len(mark), len(letters), _plain(name.upper(), letters, kind))
     for kind, text in _SIGNATURES.items()
-    for match in re.finditer(r"(\w+)\((\w*)(\W?)\)", text)
+    for name, letters, mark in re.findall(r"(\w+)\((\w*)(\W?)\)", text)
 } | {
     "IF": (3, 3, lambda values: choose([to_number(values[0]).sql], values[1:])),
     "IFNULL": (2, 2, _coalesce),
@@ -441,7 +386,7 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "NULLIF": (2, 2, _nullif),
     "CONCAT": (1, _MOST, _concat),
     "ABS": (1, 1, _abs),
-    "MOD": (2, 2, lambda values: modulo(_numeric(values[0]), _numeric(values[1]))),
+    "MOD": (2, 2, lambda values: _remainder(*values)),
     "ROUND": (1, 2, _rounded),
     "CEIL": (1, 1, lambda values: _whole("my_ceil", values)),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
@@ -457,7 +402,8 @@ _ALIASES = {
     "OCTET_LENGTH": "LENGTH",
     "CEILING": "CEIL",
     "DAYOFMONTH": "DAY",
-    **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
+    "SUBSTR": "SUBSTRING",
+    "MID": "SUBSTRING",
     "CURRENT_DATE": "CURDATE",
     "CURRENT_TIMESTAMP": "NOW",
 }
@@ -486,12 +432,10 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if not scope.aggregates_allowed:
         raise Mistake.GROUP_FUNCTION()
     mark, num_uses, num_outer_uses = len(scope.bare), scope.num_uses, scope.num_outer_uses
-    select_list, windows_allowed = scope.select_list, scope.windows_allowed
-    scope.aggregates_allowed = scope.windows_allowed = False
-    scope.select_list = {}
+    select_list = scope.select_list
+    scope.aggregates_allowed, scope.select_list = False, {}
     value = _compile_aggregate(node, name, scope)
-    scope.aggregates_allowed, scope.windows_allowed = True, windows_allowed
-    scope.select_list = select_list
+    scope.aggregates_allowed, scope.select_list = True, select_list
     if scope.num_uses == num_uses and scope.num_outer_uses > num_outer_uses:
         raise Mistake.NOT_SUPPORTED("an aggregate of the query around")
     del scope.bare[mark:]
@@ -533,20 +477,18 @@ def _sum(name: str, distinct: str, value: Fragment) -> Fragment:
 
 
 def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> Fragment:
-    """ROW_NUMBER, RANK and DENSE_RANK over columns."""
-    if not scope.windows_allowed:
+    """ROW_NUMBER, RANK and DENSE_RANK over columns of this query."""
+    if not scope.aggregates_allowed or scope.clause == "having clause":
         raise Mistake.WINDOW_MISUSE(name.lower())
-    terms = (*window.partition, *(ordered.term for ordered in window.order))
-    is_plain = all(isinstance(term, nodes.ColumnName) for term in terms)
-    if name not in words.WINDOW_FUNCTIONS or node.arguments or not is_plain:
+    for term in (*window.partition, *(ordered.term for ordered in window.order)):
+        column = term.name if isinstance(term, nodes.ColumnName) else ""
+        if not scope.has_column(column) or column.lower() in scope.aliases:
+            raise Mistake.NOT_SUPPORTED("a window over what is no column")
+    if name not in words.WINDOW_FUNCTIONS or node.arguments:
         raise Mistake.NOT_SUPPORTED(f"{name} OVER")
-    scope.refused, num_outer_uses = scope.aliases, scope.num_outer_uses
     partition = ", ".join(collated(compile_expression(term, scope)) for term in window.partition)
     order = compile_order(window.order, scope)
-    scope.refused = ()
-    if scope.num_outer_uses > num_outer_uses:
-        raise Mistake.NOT_SUPPORTED("a window over columns of the query around")
-    over = f"{'PARTITION BY ' if partition else ''}{partition}{order}"
+    over = f"PARTITION BY {partition}{order}" if partition else order
     return Fragment(f"{name.lower()}() OVER ({over})", types.INTEGER)
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
-    compare,
     direction,
     is_in,
     order_value,
@@ -31,42 +30,17 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, TableSchema, quote_name
 
-INNER = quote_name(f"{types.INTERNAL}q")
-"""A common table expression of ours; within its own query the name is another one's or none."""
-
 
 def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False) -> CompiledQuery:
-    """Translates a query. Raises: MySQLError.
+    """Translates a query, whose columns are called c0, c1 and so on. Raises: MySQLError.
 
-    `is_derived`: its result is kept as a table, with names and rounded decimals.
+    `is_derived`: its result is kept as a table, with rounded decimals.
     """
     scope = Scope(parent.schema, parent, parent.target, is_derived)
-    if isinstance(node.body, nodes.Select):
-        from_sql = compile_joins(node.body.sources, scope) if node.body.sources else ""
-        return compile_select(node.body, node.tail, scope, from_sql)
     if isinstance(node.body, nodes.Union):
-        query = _compile_union(node.body, scope)
-    else:
-        query = compile_query(node.body, scope, is_derived=True)
-    if node.tail != nodes.Tail():
-        sql = f"SELECT * FROM ({query.sql}){_compile_tail(node.tail, query.columns)}"
-        query = query._replace(sql=sql, is_limited=node.tail.limit is not None)
-    return query
-
-
-def _compile_tail(tail: nodes.Tail, columns: list[OutputColumn]) -> str:
-    """Returns ORDER BY and LIMIT after a UNION: names and positions only."""
-    projections = [(c.name, Fragment(quote_name(c.name), c.type, c.is_collated)) for c in columns]
-    terms = []
-    for term, is_descending in tail.order:
-        sql = order_term(term, projections)
-        if sql is None:
-            if not isinstance(term, nodes.ColumnName):
-                raise Mistake.NOT_SUPPORTED("an expression in ORDER BY of a UNION")
-            raise Mistake.UNKNOWN_COLUMN(term.name, "order clause")
-        terms.append(sql + direction(is_descending))
-    order = f" ORDER BY {', '.join(terms)}" if terms else ""
-    return order + compile_limit(tail)
+        return _compile_union(node.body, scope)
+    from_sql = compile_joins(node.body.sources, scope) if node.body.sources else ""
+    return compile_select(node.body, node.tail, scope, from_sql)
 
 
 def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
@@ -88,16 +62,12 @@ def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
 def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
     """Returns a member of a UNION with values of the common types."""
     values = []
-    for own, column in zip(query.columns, columns, strict=True):
-        value = Fragment(quote_name(own.name), own.type, own.is_collated)
+    for index, (own, column) in enumerate(zip(query.columns, columns, strict=True)):
+        value = Fragment(f"c{index}", own.type, own.is_collated)
         if own.type.kind is Kind.DECIMAL and not own.type.is_exact:
             value = value._replace(type=replace(own.type, scale=column.type.scale))
-        values.append(convert(rounded(value), column.type))
-    listed = (
-        f"{collated(value)} AS {quote_name(column.name)}"
-        for value, column in zip(values, columns, strict=True)
-    )
-    return f"SELECT {', '.join(listed)} FROM ({query.sql})"
+        values.append(f"{collated(convert(rounded(value), column.type))} AS c{index}")
+    return f"SELECT {', '.join(values)} FROM ({query.sql})"
 
 
 def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
@@ -129,6 +99,12 @@ def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
         query = compile_query(node.query, outer, is_derived=True)  # it may read a changed table
         if len(query.sql) > MAX_CHARS:  # a query of WITH stands wherever its name does
             raise Mistake.STACK()
+        names = [column.name.lower() for column in query.columns]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise Mistake.DUPLICATE_COLUMN(query.columns[number].name)
+            if max(name, default=" ") > "\uffff":
+                raise Mistake.NOT_SUPPORTED(f"a column called {name}")  # which no name can be
         scope.add(Source(node.alias, query.columns))
         return f"({query.sql}) AS {quote_name(node.alias)}"
     return add_table(node, find_table(node, scope.schema), scope)
@@ -146,7 +122,9 @@ def add_table(node: nodes.TableName, table: TableSchema, scope: Scope) -> str:
 def find_table(node: nodes.TableName, schema: types.Schema, command: str = "SELECT") -> TableSchema:
     """Returns the table that a node names. Raises: MySQLError (1142, 1146, 1235)."""
     check_database(node, schema, command)
-    return schema.table(node.name)
+    if node.name not in schema.by_name:
+        raise Mistake.NO_TABLE(schema.name, node.name)
+    return schema.by_name[node.name]
 
 
 def check_database(node: nodes.TableName, schema: types.Schema, command: str) -> None:
@@ -166,11 +144,8 @@ def _scalar_subquery(node: nodes.Query, scope: Scope) -> Fragment:
     kind = query.columns[0].type
     if query.is_single_row:
         return Fragment(f"({query.sql})", kind)
-    return Fragment(
-        f'(WITH {INNER}("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
-        f'FROM (SELECT "c" FROM {INNER} LIMIT 2))',
-        kind,
-    )
+    value = "CASE count(*) > 1 WHEN 1 THEN my_too_many_rows() ELSE max(c0) END"
+    return Fragment(f"(SELECT {value} FROM (SELECT c0 FROM ({query.sql}) LIMIT 2))", kind)
 
 
 @handles("EXISTS")
@@ -180,32 +155,8 @@ def _exists(node: nodes.Operator, scope: Scope) -> Fragment:
     return Fragment(f"EXISTS ({compile_query(query, scope).sql})", types.INTEGER)
 
 
-@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
-def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
-    _check_rows(node.operands)
-    left, right = (compile_expression(operand, scope) for operand in node.operands)
-    return Fragment(compare(left, node.operator, right), types.INTEGER)
-
-
-def _check_rows(operands: tuple[nodes.Expression, ...]) -> None:
-    """Raises: MySQLError (1235, 1241) where one of the values compared is a row."""
-    rows = [operand for operand in operands if _is_row(operand)]
-    if len(rows) == len(operands) or any(isinstance(other, nodes.Query) for other in operands):
-        if rows:
-            raise Mistake.NOT_SUPPORTED("a comparison of rows")
-    elif rows:
-        first = operands[0]
-        is_first = isinstance(first, nodes.Operator) and _is_row(first)
-        raise Mistake.OPERAND(len(first.operands) if is_first else 1)
-
-
-def _is_row(node: nodes.Expression) -> bool:
-    return isinstance(node, nodes.Operator) and node.operator == "ROW"
-
-
 @handles("IN", "NOT IN")
 def _in(node: nodes.Operator, scope: Scope) -> Fragment:
-    _check_rows(node.operands)
     left = compile_expression(node.operands[0], scope)
     others = node.operands[1:]
     if not isinstance(others[0], nodes.Query) or len(others) > 1:
@@ -215,10 +166,8 @@ def _in(node: nodes.Operator, scope: Scope) -> Fragment:
         raise Mistake.OPERAND(1)
     if query.is_limited:
         raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
-    value, column = align([left, Fragment('"c"', query.columns[0].type, True)])
-    inner = query.sql
-    if column != '"c"':
-        inner = f'WITH {INNER}("c") AS ({query.sql}) SELECT {column} FROM {INNER}'
+    value, column = align([left, Fragment("c0", query.columns[0].type, True)])
+    inner = query.sql if column == "c0" else f"SELECT {column} FROM ({query.sql})"
     return Fragment(f"({value} {node.operator} ({inner}))", types.INTEGER)
 
 
@@ -258,7 +207,7 @@ def compile_select(
         projections = [(name, rounded(value)) for name, value in projections]
     parts = [
         "SELECT " + ("DISTINCT " if node.is_distinct else ""),
-        ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
+        ", ".join(f"{collated(value)} AS c{n}" for n, (_, value) in enumerate(projections)),
         from_sql and f" FROM {from_sql}",
         where and f" WHERE {' AND '.join(where)}",
         group and f" GROUP BY {', '.join(group)}",
@@ -274,11 +223,6 @@ def compile_select(
     is_single |= tail.limit is not None and tail.limit[0] <= 1
     sql = "".join(part for part in parts if part)
     return CompiledQuery(sql, columns, is_single, tail.limit is not None)
-
-
-def _output(name: str, value: Fragment, is_derived: bool) -> str:
-    """Returns a column of the result; of a derived table with its name."""
-    return f"{collated(value)} AS {quote_name(name)}" if is_derived else collated(value)
 
 
 def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
@@ -305,18 +249,18 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
 
 
 def find_position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
-    """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
+    """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others.
+
+    Raises: MySQLError (1054; 1235 for another literal, which MariaDB may read as a position).
+    """
     if isinstance(term, nodes.Operator) and term.operator == "NEGATIVE":
-        if isinstance(term.operands[0], nodes.Constant):  # MariaDB reads a position
+        if isinstance(term.operands[0], nodes.Constant):
             raise Mistake.NOT_SUPPORTED(f"a negative number in the {clause}")
         return None
     if not isinstance(term, nodes.Constant):
         return None
-    if term.kind == "boolean" or (len(term.text) > 18 and term.text.isdigit()):
-        # MariaDB reads TRUE as 1, a position; a number beyond 64 bits is none.
+    if term.kind != "number" or not term.text.isdigit() or len(term.text) > 18:
         raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
-    if term.kind != "number" or not term.text.isdigit():
-        return None
     if not 1 <= int(term.text) <= num_columns:
         raise Mistake.UNKNOWN_COLUMN(term.text, clause)
     return int(term.text) - 1
@@ -328,7 +272,7 @@ def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.
 
 
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
-    scope.begin("field list", aggregates=True, windows=True)
+    scope.begin("field list", aggregates=True)
     projections: Projections = []
     bare: NumberedColumns = []
     for item in node.items:
@@ -338,15 +282,6 @@ def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections,
             projections.append((item.name, compile_expression(item.value, scope)))
         bare += [(len(projections), column) for column in scope.bare]
         scope.bare.clear()
-    if scope.is_derived:
-        seen: set[str] = set()
-        for name, _ in projections:
-            if name.lower() in seen:
-                raise Mistake.DUPLICATE_COLUMN(name)
-            if name.upper() in ("TRUE", "FALSE") or max(name, default=" ") > "\uffff":
-                # SQLite does not find the first two, even in quotes; the others no name has
-                raise Mistake.NOT_SUPPORTED(f"a column called {name}")
-            seen.add(name.lower())
     return projections, bare
 
 
@@ -356,10 +291,10 @@ def _expand_star(table: str, scope: Scope) -> Projections:
         raise Mistake.UNKNOWN_TABLE(table)
     columns: Projections = []
     for source in sources:
-        for name, fragment in source.fragments.items():
+        for fragment, bare in source.columns.values():
             if fragment.sql not in scope.group_sql:
-                scope.bare.append(BareColumn(fragment.sql, source.written[name], source))
-            columns.append((source.written[name], fragment))
+                scope.bare.append(bare)
+            columns.append((bare.name, fragment))
     return columns
 
 
@@ -374,13 +309,9 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
         if name.lower() not in scope.group_names
     }
     condition = compile_condition(node.having, scope)
-    shown = {
-        value.sql
-        for name, value in projections
-        if value.sql.lower().endswith(f".{quote_name(name)}".lower())
-    }
     for column in scope.bare:
-        if column.sql not in shown:
+        named = [value.sql for name, value in projections if name.lower() == column.name.lower()]
+        if column.sql not in named:
             raise Mistake.UNKNOWN_COLUMN(column.name, scope.clause)
     return [condition]
 
@@ -388,7 +319,7 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
 def _compile_order(
     node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
 ) -> list[str]:
-    scope.begin("order clause", aggregates=True, windows=True)
+    scope.begin("order clause", aggregates=True)
     aliased = {
         name.lower(): value
         for name, value in reversed(projections)
@@ -459,7 +390,8 @@ def _check_full_group_by(
     """
     if not bare or not (node.group or scope.num_aggregates):
         return
-    known = scope.group_sql | _constant_columns(node, scope)
+    known = scope.group_sql | _constant_columns(node.where, scope)
+    scope.bare.clear()
     for number, column in bare:
         if column.sql in known:
             continue
@@ -468,21 +400,13 @@ def _check_full_group_by(
         raise Mistake.MIXED_GROUP(number, column.title)
 
 
-def _constant_columns(node: nodes.Select, scope: Scope) -> set[str]:
-    """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
-    conditions = [node.where]
-    columns: set[str] = set()
-    while conditions:
-        condition = conditions.pop()
-        if not isinstance(condition, nodes.Operator):
-            continue
-        if condition.operator == "AND":
-            conditions += condition.operands
-        elif condition.operator == "=":
-            column, value = condition.operands
-            if isinstance(column, nodes.Constant):
-                column, value = value, column
-            if isinstance(column, nodes.ColumnName) and isinstance(value, nodes.Constant):
-                columns.add(scope.find_column(column).sql)
-    scope.bare.clear()
-    return columns
+def _constant_columns(condition: "nodes.Expression | None", scope: Scope) -> set[str]:
+    """Returns the columns (as SQL) that a condition fixes by `column = constant`."""
+    if not isinstance(condition, nodes.Operator):
+        return set()
+    if condition.operator == "AND":
+        return set().union(*(_constant_columns(part, scope) for part in condition.operands))
+    columns = [value for value in condition.operands if isinstance(value, nodes.ColumnName)]
+    constants = [value for value in condition.operands if isinstance(value, nodes.Constant)]
+    is_fixed = condition.operator == "=" and len(columns) == len(constants) == 1
+    return {scope.find_column(columns[0]).sql} if is_fixed else set()

@@ -38,6 +38,14 @@ class CompiledQuery(NamedTuple):
     is_limited: bool = False
 
 
+class BareColumn(NamedTuple):
+    """A column that was used outside every aggregate. `title`: its name in an error."""
+
+    sql: str
+    name: str
+    title: str
+
+
 class Source:
     """One table of a FROM clause under its alias."""
 
@@ -45,26 +53,12 @@ class Source:
         """`database` is set for a table of the schema."""
         self.alias = alias
         self.database = database
-        self.columns = list(columns)
-        self.title = f"{database}.{alias}" if database else alias
-        self.written = {column.name.lower(): column.name for column in self.columns}
-        self.fragments = {
-            name.lower(): Fragment(f"{quote_name(alias)}.{quote_name(name)}", kind, is_collated)
-            for name, kind, is_collated in self.columns
-        }
-
-
-class BareColumn(NamedTuple):
-    """A column that was used outside every aggregate."""
-
-    sql: str
-    name: str
-    source: Source
-
-    @property
-    def title(self) -> str:
-        """How MySQL names it in an error."""
-        return f"{self.source.title}.{self.name}"
+        self.columns: dict[str, tuple[Fragment, BareColumn]] = {}
+        title = f"{database}.{alias}" if database else alias
+        for index, (name, kind, is_collated) in enumerate(columns):
+            sql = f"{quote_name(alias)}.{quote_name(name) if database else f'c{index}'}"
+            bare = BareColumn(sql, name, f"{title}.{name}")
+            self.columns[name.lower()] = (Fragment(sql, kind, is_collated), bare)
 
 
 @dataclass
@@ -86,7 +80,7 @@ class Scope:
       the names of grouped columns (`group_names`) for these, not for aliases.
     * `num_uses`, `num_outer_uses`: how often columns of this block, or of those around, were used.
     * `is_grouped`: there is a GROUP BY, so that arguments of aggregates are kept in a table.
-    * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
+    * `num_aggregates`, `aggregates_allowed`: some clauses have none.
     """
 
     schema: Schema
@@ -107,12 +101,11 @@ class Scope:
     num_outer_uses: int = 0
     num_aggregates: int = 0
     aggregates_allowed: bool = False
-    windows_allowed: bool = False
 
-    def begin(self, clause: str, *, aggregates: bool = False, windows: bool = False) -> None:
-        """Begins a clause, in which aggregates or windows may stand."""
+    def begin(self, clause: str, *, aggregates: bool = False) -> None:
+        """Begins a clause, in which aggregates may stand."""
         self.clause, self.select_list = clause, {}
-        self.aggregates_allowed, self.windows_allowed = aggregates, windows
+        self.aggregates_allowed = aggregates
         self.bare.clear()
 
     def add(self, source: Source) -> None:
@@ -140,11 +133,11 @@ class Scope:
 
     def has_column(self, name: str) -> bool:
         """Returns whether an unqualified name is a column of this block's sources."""
-        return any(name.lower() in source.fragments for source in self.sources)
+        return any(name.lower() in source.columns for source in self.sources)
 
     def _find_own(self, node: nodes.ColumnName, clause: str) -> Fragment | None:
         name = node.name.lower()
-        if name in self.refused and not (node.table and self.sources):
+        if name in self.refused:
             raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
         if name in self.select_list and self.clause == "field list" and node.table:
             raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")  # which of its values?
@@ -153,7 +146,7 @@ class Scope:
         matches = [
             source
             for source in self.sources[self.visible_from :]
-            if name in source.fragments
+            if name in source.columns
             and node.table in ("", source.alias)
             and node.database in ("", source.database)
         ]
@@ -162,6 +155,6 @@ class Scope:
         if len(matches) > 1:
             raise Mistake.AMBIGUOUS(name, clause)
         self.num_uses += 1
-        fragment = matches[0].fragments[name]
-        self.bare.append(BareColumn(fragment.sql, matches[0].written[name], matches[0]))
+        fragment, bare = matches[0].columns[name]
+        self.bare.append(bare)
         return fragment

@@ -48,7 +48,7 @@ class Call(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list), "ROW"."""
+    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list)."""
 
     operator: str
     operands: tuple["Expression", ...]
@@ -134,9 +134,9 @@ class Tail(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query; its body is another one where that is in parentheses."""
+    """A query."""
 
-    body: "Select | Union | Query"
+    body: Select | Union
     tail: Tail = Tail()
 
 

@@ -18,11 +18,21 @@ _MAX_NESTING = 60
 _MAX_CHAIN = 60
 """Most operators, joins or UNIONs in a row, AND and OR apart (they do not nest)."""
 _MAX_DIGITS = 81
-_COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
-_SUMS = frozenset({"+", "-"})
-_PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
-_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
+_PREDICATE = 5
+_SUM = 6
+_BINDING = {
+    **dict.fromkeys(("OR", "||"), 1),
+    **dict.fromkeys(("AND", "&&"), 2),
+    "NOT": 3,
+    **dict.fromkeys(("=", "<=>", "<>", "!=", "<", ">", "<=", ">=", "IS"), 4),
+    **dict.fromkeys(("IN", "BETWEEN", "LIKE"), _PREDICATE),
+    **dict.fromkeys(("+", "-"), _SUM),
+    **dict.fromkeys(("*", "/", "%", "MOD"), 7),
+}
+"""How strongly MySQL's operators bind."""
+_SYNONYMS = {"||": "OR", "&&": "AND", "!=": "<>", "MOD": "%"}
 _QUANTIFIED = {"= ANY": "IN", "= SOME": "IN", "<> ALL": "NOT IN"}
+_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
 _SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
 _QUERY_WORDS = frozenset({"SELECT", "WITH"})
@@ -221,8 +231,7 @@ class _Parser:
         self._expect("TABLE")
         if_not_exists = self._accept_all("IF", "NOT", "EXISTS")
         table = self._table()
-        if self.token.upper in ("SELECT", "AS", "LIKE") or self._peek().upper == "LIKE":
-            raise Mistake.NOT_SUPPORTED("CREATE TABLE from another one")
+        self._refuse(words.DEFINITIONS | {"SELECT"}, "CREATE TABLE from another one")
         if self.token.kind == "end":
             raise Mistake.NO_COLUMNS()
         columns = self._read_in_parentheses(self._definition)
@@ -288,7 +297,7 @@ class _Parser:
         for _ in range(_MAX_CHAIN):
             operator = self._accept(*_SET_OPERATIONS)
             if not operator:
-                return query._replace(tail=self._tail())
+                return self._query_with_tail(query)
             is_all = self._accept("ALL", "DISTINCT") == "ALL"
             if operator != "UNION" and (is_all or isinstance(query.body, nodes.Union)):
                 raise Mistake.NOT_SUPPORTED(f"{operator} ALL, or after another set operation")
@@ -297,9 +306,22 @@ class _Parser:
 
     def _query_member(self) -> Query:
         if self.token.upper == "(":
-            return Query(self._subquery())
+            return self._subquery()
         self._expect("SELECT")
         return Query(self._select())
+
+    def _query_with_tail(self, query: Query) -> Query:
+        """Reads ORDER BY and LIMIT: of a UNION, or of a query in parentheses, those of all rows."""
+        tail = self._tail()
+        if tail == nodes.Tail():
+            return query
+        if isinstance(query.body, nodes.Union) or query.tail != nodes.Tail():
+            if any(isinstance(term, (Operator, nodes.Call)) for term, _ in tail.order):
+                raise Mistake.NOT_SUPPORTED("an expression in ORDER BY of a UNION")
+            everything = (nodes.Item(nodes.Star(), "", False),)
+            source = nodes.Join(nodes.Derived(query, ""), "", None)
+            query = Query(nodes.Select(everything, (source,), None, (), None, False))
+        return query._replace(tail=tail)
 
     def _begins_query(self) -> bool:
         """Returns whether a parenthesis opens a query."""
@@ -413,89 +435,84 @@ class _Parser:
         return int(self._advance().text)
 
     def _expression(self) -> Expression:
-        """Reads an expression; each level of precedence is one of the methods that follow."""
-        return self._read_deeper(lambda: self._read_chain(self._conjunction, "OR", "||"))
+        return self._read_deeper(lambda: self._operation(1))
 
-    def _conjunction(self) -> Expression:
-        return self._read_chain(self._negation, "AND", "&&")
+    def _operation(self, least: int) -> Expression:
+        """Reads what operators combine that bind at least so strongly.
 
-    def _read_chain(self, read: Callable[[], Expression], word: str, symbol: str) -> Expression:
-        operands = [read()]
-        while self._accept(word, symbol):
-            operands.append(read())
-        return Operator(word, tuple(operands)) if len(operands) > 1 else operands[0]
-
-    def _negation(self) -> Expression:
-        if not self._accept("NOT"):
-            return self._comparison()
-        return Operator("NOT", (self._read_deeper(self._negation),))
-
-    def _comparison(self) -> Expression:
-        value = self._predicate()
+        What stands between two operators belongs to the one that binds more strongly.
+        """
+        if self.token.upper == "NOT" and least <= _BINDING["NOT"]:
+            self._advance()
+            value: Expression = Operator("NOT", (self._read_deeper(lambda: self._operation(3)),))
+        else:
+            value = self._signed()
+        most = max(_BINDING.values())
         for _ in range(_MAX_CHAIN):
-            operator = self._accept("IS", *_COMPARISONS)
-            if not operator:
+            upper = self.token.upper
+            is_negated = upper == "NOT" and self._peek().upper in {*_PREDICATES, *words.REFUSED}
+            binding = _PREDICATE if is_negated else _BINDING.get(upper, 0)
+            if (upper == "NOT" and not is_negated) or not least <= binding <= most:
                 return value
-            if operator == "IS":
-                negation = "NOT " if self._accept("NOT") else ""
-                truth = self._expect("NULL", "TRUE", "FALSE", "UNKNOWN")
-                truth = "NULL" if truth == "UNKNOWN" else truth
-                value = Operator(f"IS {negation}{truth}", (value,))
-                continue
-            operator = "<>" if operator == "!=" else operator
-            if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
-                operator = f"{operator} {self._advance().upper}"
-                if operator not in _QUANTIFIED:
-                    raise Mistake.NOT_SUPPORTED(operator)
-                value = Operator(_QUANTIFIED[operator], (value, self._subquery()))
+            most = binding
+            if binding <= _BINDING["AND"]:
+                value = self._connection(value, binding)
+            elif binding == _PREDICATE:
+                value, most = self._predicate(value), binding - 1
+            elif binding < _PREDICATE:
+                value = self._comparison(value)
             else:
-                value = Operator(operator, (value, self._predicate()))
+                value = self._calculation(value, binding)
         raise Mistake.STACK()
 
-    def _predicate(self) -> Expression:
-        value = self._sum()
-        negation = ""
-        if self.token.upper == "NOT" and self._peek().upper in _PREDICATES | words.REFUSED:
-            negation = f"{self._advance().upper} "
-        operator = self._accept(*_PREDICATES)
-        if not operator:
-            return self.fail() if negation else value
+    def _connection(self, first: Expression, binding: int) -> Expression:
+        """Reads a chain of AND or OR, which may be long."""
+        operands = [first]
+        operator = _SYNONYMS.get(self.token.upper, self.token.upper)
+        while _BINDING.get(self.token.upper) == binding:
+            self._advance()
+            operands.append(self._operation(binding + 1))
+        return Operator(operator, tuple(operands))
+
+    def _comparison(self, left: Expression) -> Expression:
+        operator = self._advance().upper
+        if operator == "IS":
+            negation = "NOT " if self._accept("NOT") else ""
+            truth = self._expect("NULL", "TRUE", "FALSE", "UNKNOWN")
+            return Operator(f"IS {negation}{'NULL' if truth == 'UNKNOWN' else truth}", (left,))
+        operator = _SYNONYMS.get(operator, operator)
+        if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
+            operator = f"{operator} {self._advance().upper}"
+            if operator not in _QUANTIFIED:
+                raise Mistake.NOT_SUPPORTED(operator)
+            return Operator(_QUANTIFIED[operator], (left, self._subquery()))
+        return Operator(operator, (left, self._operation(_PREDICATE)))
+
+    def _predicate(self, left: Expression) -> Expression:
+        negation = "NOT " if self._accept("NOT") else ""
+        operator = self._expect(*_PREDICATES)
         operands: tuple[Expression, ...]
         if operator == "LIKE":
             operands = (self._signed(),)
             self._refuse(("ESCAPE",))
         elif operator == "BETWEEN":
-            low = self._sum()
+            low = self._operation(_SUM)
             self._expect("AND")
-            operands = (low, self._read_deeper(self._predicate))
+            operands = (low, self._read_deeper(lambda: self._operation(_PREDICATE)))
         elif self._begins_query():
             operands = (self._subquery(),)
         elif self._peek().upper == "(" and self._peek(2).upper in _QUERY_WORDS:
             raise Mistake.NOT_SUPPORTED("IN with a query in a list")  # MySQL reads IN (SELECT …)
         else:
             operands = self._read_in_parentheses(self._expression)
-        return Operator(negation + operator, (value, *operands))
+        return Operator(negation + operator, (left, *operands))
 
-    def _sum(self) -> Expression:
-        return self._read_operations(self._product, _SUMS)
-
-    def _product(self) -> Expression:
-        return self._read_operations(self._signed, _PRODUCTS)
-
-    def _read_operations(
-        self, read: Callable[[], Expression], operators: frozenset[str]
-    ) -> Expression:
-        value = read()
-        for _ in range(_MAX_CHAIN):
-            if self.token.upper not in operators:
-                return value
-            operator = self._advance().upper
-            operator = "%" if operator == "MOD" else operator
-            if operators is _SUMS and self._accept("INTERVAL"):
-                value = self._shift(value, "DATE_ADD" if operator == "+" else "DATE_SUB")
-            else:
-                value = Operator(operator, (value, read()))
-        raise Mistake.STACK()
+    def _calculation(self, left: Expression, binding: int) -> Expression:
+        operator = _SYNONYMS.get(self.token.upper, self.token.upper)
+        self._advance()
+        if binding == _SUM and self._accept("INTERVAL"):
+            return self._shift(left, "DATE_ADD" if operator == "+" else "DATE_SUB")
+        return Operator(operator, (left, self._operation(binding + 1)))
 
     def _shift(self, date: Expression, name: str) -> nodes.Call:
         """Reads an interval. Raises: MySQLError (1064 for one without a unit)."""
@@ -524,6 +541,8 @@ class _Parser:
             if upper in words.FUNCTIONS | {"DATE"} and self._peek().kind == "text":
                 raise Mistake.NOT_SUPPORTED(f"{upper} '…'")
             return self._column()
+        if self._begins_query():
+            return self._subquery()
         if upper == "(":
             return self._parenthesized()
         if self._accept("EXISTS"):
@@ -533,10 +552,8 @@ class _Parser:
     def _constant(self) -> nodes.Constant:
         token = self._advance()
         if token.kind == "number":
-            if len(token.text) > _MAX_DIGITS:
-                raise Mistake.NUMBER_RANGE("DECIMAL", token.text[:_MAX_DIGITS])
-            if math.isinf(float(token.text)):
-                raise Mistake.BAD_DOUBLE(token.text)
+            if len(token.text) > _MAX_DIGITS or math.isinf(float(token.text)):
+                raise Mistake.NOT_SUPPORTED(token.text)
             return nodes.Constant(token.text, "number")
         if token.kind == "text":
             text = token.text
@@ -555,13 +572,12 @@ class _Parser:
         return nodes.ColumnName(*reversed(names))
 
     def _parenthesized(self) -> Expression:
-        if self._begins_query():
-            return self._subquery()
         self._advance()
-        values = self._read_list(self._expression)
+        value = self._expression()
+        self._refuse((",",), "rows as values")
         self._refuse(_SET_OPERATIONS, "parentheses around the first query of several")
         self._expect(")")
-        return values[0] if len(values) == 1 else Operator("ROW", values)
+        return value
 
     def _case(self) -> Expression:
         operand = None if self.token.upper == "WHEN" else self._expression()
@@ -591,7 +607,13 @@ class _Parser:
         if upper == "CAST":
             return self._cast()
         if upper in words.DATE_SHIFTS:
-            return self._date_shift(upper)
+            date = self._expression()
+            self._expect(",")
+            if not self._accept("INTERVAL"):
+                raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
+            shift = self._shift(date, words.DATE_SHIFTS[upper])
+            self._expect(")")
+            return shift
         is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
@@ -611,15 +633,6 @@ class _Parser:
             self.fail()
         return nodes.Call(name, arguments, is_distinct, window)
 
-    def _date_shift(self, name: str) -> nodes.Call:
-        date = self._expression()
-        self._expect(",")
-        if not self._accept("INTERVAL"):
-            raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
-        shift = self._shift(date, words.DATE_SHIFTS[name])
-        self._expect(")")
-        return shift
-
     def _window(self) -> nodes.Window:
         partition: tuple[Expression, ...] = ()
         order: tuple[nodes.Ordered, ...] = ()
@@ -635,9 +648,9 @@ class _Parser:
     def _cast(self) -> nodes.Cast:
         value = self._expression()
         self._expect("AS")
-        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
+        name = self._expect("SIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
         sizes: tuple[int, ...] = ()
-        if name in ("SIGNED", "UNSIGNED"):
+        if name == "SIGNED":
             self._accept("INTEGER", "INT")
         elif self.token.upper == "(":
             sizes = self._read_in_parentheses(self._number)

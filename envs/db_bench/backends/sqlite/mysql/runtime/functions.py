@@ -7,17 +7,21 @@ in its arguments.
 import math
 import re
 import sqlite3
-from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import fold
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import (
+    fold,
+    fold_pattern,
+    fold_text,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
     StatementInterrupted,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
+    NUMBER,
     decimal_unit,
     exact_decimal,
     float_text,
@@ -27,25 +31,17 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, SQLiteValue, parse_type
 
 MAX_TEXT_CHARS = 1 << 20
-NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
-"""A number in a text, which may go on after it; the group is without spaces."""
 _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _MAX_WHOLE_CHARS = 18
 _NINE_DIGITS = decimal_unit(9)
 _CONTEXT = Context(prec=400)
 
 
-def _cased(change: Callable[[str], str]) -> Callable[[str], str]:
-    """Makes UPPER or LOWER: MySQL changes no character into two ('ß' stays, 'İ' is 'i')."""
-
-    def change_one(character: str) -> str:
-        changed = change(character)
-        return changed[0] if len(changed) == 1 or change is str.lower else character
-
-    def call(text: str) -> str:
-        return change(text) if text.isascii() else "".join(map(change_one, text))
-
-    return call
+def _upper(text: str) -> str:
+    """Returns a text in capitals: MySQL changes no character into two ('ß' stays)."""
+    if text.isascii():
+        return text.upper()
+    return "".join(c.upper() if len(c.upper()) == 1 else c for c in text)
 
 
 def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
@@ -53,14 +49,6 @@ def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
         return ""
     first = start - 1 if start > 0 else len(text) + start
     return text[first : first + length]
-
-
-def _locate(part: str, text: str) -> int:
-    return fold(text).find(fold(part)) + 1
-
-
-def _repeat(text: str, count: int) -> str | None:
-    return text * count if len(text) * count <= MAX_TEXT_CHARS else None
 
 
 def _quotient(left: float, right: float) -> float | None:
@@ -71,15 +59,13 @@ def _quotient(left: float, right: float) -> float | None:
     return float(quotient.quantize(_NINE_DIGITS, rounding=ROUND_DOWN, context=_CONTEXT))
 
 
-def _modulo(left: float, right: float) -> float | None:
-    return float(Decimal(repr(left)) % Decimal(repr(right))) if right else None
-
-
 def _round(value: float, places: int, is_decimal: int) -> float | int:
     if isinstance(value, int) and places >= 0:
         return value
     if is_decimal:
-        return _quantized(value, places)
+        unit = decimal_unit(places)
+        result = exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
+        return int(result) if isinstance(value, int) else float(result)
     factor = 10.0 ** abs(places)
     scaled = value * factor if places >= 0 else value / factor
     if abs(scaled) > 1e15:
@@ -87,21 +73,15 @@ def _round(value: float, places: int, is_decimal: int) -> float | int:
     return round(scaled) / factor if places >= 0 else round(scaled) * factor
 
 
-def _quantized(value: float, places: int) -> float | int:
-    unit = decimal_unit(places)
-    result = exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
-    return int(result) if isinstance(value, int) else float(result)
-
-
 def _whole(number: int) -> float | int:
     return number if abs(number) < 1 << 63 else float(number)
 
 
-def _number(text: SQLiteValue) -> SQLiteValue:
+def _number(text: str) -> float:
     """Returns the number that a text is, where a statement changes tables."""
-    if isinstance(text, str) and not NUMBER.fullmatch(text):
+    if not NUMBER.fullmatch(text):
         raise Mistake.TRUNCATED_NUMBER(text)
-    return text if text is None else float(text)
+    return float(text)
 
 
 def _divisor(value: SQLiteValue) -> SQLiteValue:
@@ -110,19 +90,9 @@ def _divisor(value: SQLiteValue) -> SQLiteValue:
     return value
 
 
-def _float_text(value: float, is_single: int) -> str:
-    return float_text(float(f"{value:.6g}") if is_single else float(value))
-
-
 def _cast_integer(value: float, is_decimal: int) -> int:
     number = int(to_decimal(value, 0)) if is_decimal else round(value)
     return min(max(number, -(1 << 63)), (1 << 63) - 1)
-
-
-def _unsigned(value: int) -> int:
-    if value < 0:
-        raise Mistake.NOT_SUPPORTED("CAST of a number below zero AS UNSIGNED")
-    return value
 
 
 def _bigint(value: SQLiteValue) -> SQLiteValue:
@@ -140,44 +110,39 @@ def _text_integer(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-def _single_row(count: int, value: SQLiteValue) -> SQLiteValue:
-    if count > 1:
-        raise Mistake.SUBQUERY_ROWS()
-    return value
+def _too_many_rows() -> SQLiteValue:
+    raise Mistake.SUBQUERY_ROWS()
 
 
-def _store(value: SQLiteValue, declared: str, column: str, row: int) -> SQLiteValue:
-    return stored_value(value, parse_type(declared, is_task=True), column, row)
-
-
-_NULL_IS_NULL: dict[str, Function] = {
+_FUNCTIONS: dict[str, Function] = {
     **DATE_FUNCTIONS,
-    "upper": _cased(str.upper),
-    "lower": _cased(str.lower),
+    "upper": _upper,
+    "lower": lambda text: (  # 'İ' is one character
+        text.lower() if text.isascii() else "".join(c.lower()[0] for c in text)
+    ),
+    "fold_text": fold_text,
+    "fold_pattern": fold_pattern,
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
-    "repeat": _repeat,
-    "locate": _locate,
-    "unsigned": _unsigned,
+    "repeat": lambda text, n: text * n if len(text) * n <= MAX_TEXT_CHARS else None,
+    "locate": lambda part, text: fold(text).find(fold(part)) + 1,
     "quotient": _quotient,
-    "mod": _modulo,
     "round": _round,
     "ceil": lambda value: _whole(math.ceil(value)),
     "floor": lambda value: _whole(math.floor(value)),
     "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
-    "fixed_text": lambda value, scale: str(to_decimal(repr(round(float(value), scale)), scale)),
-    "float_text": _float_text,
+    "float_text": lambda value, digits: float_text(float(f"{value:.{digits}g}")),
     "cast_integer": _cast_integer,
     "text_integer": _text_integer,
     "number": _number,
     "divisor": _divisor,
+    "too_many_rows": _too_many_rows,
+    "bigint": _bigint,
+    "store": lambda value, declared, column, row: stored_value(
+        value, parse_type(declared, is_task=True), column, row
+    ),
 }
 """Each gives NULL where an argument is NULL."""
-_FUNCTIONS: dict[str, Function] = {
-    "single_row": _single_row,
-    "bigint": _bigint,
-    "store": _store,
-}
 
 
 class FunctionErrors:
@@ -190,18 +155,6 @@ class FunctionErrors:
         """Returns the last error and forgets it."""
         error, self.last = self.last, None
         return error
-
-
-def _nullable(function: Function) -> Function:
-    """Makes a function return NULL where an argument is NULL."""
-
-    def call(*arguments: SQLiteValue) -> SQLiteValue:
-        return None if None in arguments else function(*arguments)
-
-    return call
-
-
-_ALL = {**{name: _nullable(function) for name, function in _NULL_IS_NULL.items()}, **_FUNCTIONS}
 
 
 def install_functions(
@@ -217,13 +170,13 @@ def install_functions(
         def call(*arguments: SQLiteValue) -> SQLiteValue:
             try:
                 deadline.check()
-                return function(*arguments)
+                return None if None in arguments else function(*arguments)
             except (MySQLError, StatementInterrupted) as error:
                 errors.last = error
                 raise
 
         return call
 
-    for name, function in _ALL.items():
+    for name, function in _FUNCTIONS.items():
         connection.create_function(f"my_{name}", -1, guarded(function))
     return errors
