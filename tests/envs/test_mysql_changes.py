@@ -53,6 +53,7 @@ def test_values_become_the_columns_types(mysql, column, value, stored):
         ("UPDATE staff SET age = 'x' WHERE id = 1", "1366 (HY000): Incorrect integer value: 'x' for column 'age' at row 1"),
         ("UPDATE staff SET age = 'x' WHERE id = 99", "no error: []"),
         ("UPDATE staff SET age = age / 0", "1365 (22012): Division by 0"),
+        ("UPDATE staff SET age = MOD(age, 0)", "1365 (22012): Division by 0"),
         ("UPDATE staff SET age = 1 WHERE note > 3", "1292 (22007): Truncated incorrect DOUBLE value: 'hello'"),
         ("UPDATE staff SET x = 1", "1054 (42S22): Unknown column 'x' in 'field list'"),
         ("INSERT INTO team VALUES (1, 2)", "1136 (21S01): Column count doesn't match value count at row 1"),

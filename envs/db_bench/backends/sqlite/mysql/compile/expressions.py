@@ -106,7 +106,7 @@ def _remainder(left: Fragment, right: Fragment) -> Fragment:
     """Returns the remainder, with the sign of the dividend."""
     if {left.type.kind, right.type.kind} != {Kind.INTEGER}:
         raise Mistake.NOT_SUPPORTED("% of numbers with decimals")
-    return Fragment(f"({left.sql} % {right.sql})", types.INTEGER)
+    return Fragment(f"({left.sql} % {_divisor(right).sql})", types.INTEGER)
 
 
 @handles("+", "-", "*", "/", "%")
@@ -114,11 +114,14 @@ def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
     operator, (first, second) = node
     left = _unrounded(to_number(compile_expression(first, scope)))
     right = _unrounded(to_number(compile_expression(second, scope)))
-    if operator not in ("/", "%"):
-        return _calculate(left, operator, right)
-    if STRICT.get():
-        right = right._replace(sql=f"my_divisor({right.sql})")
-    return _quotient(left, right) if operator == "/" else _remainder(left, right)
+    if operator == "/":
+        return _quotient(left, _divisor(right))
+    return _remainder(left, right) if operator == "%" else _calculate(left, operator, right)
+
+
+def _divisor(value: Fragment) -> Fragment:
+    """Returns a divisor, which in a change must not be zero."""
+    return value._replace(sql=f"my_divisor({value.sql})") if STRICT.get() else value
 
 
 def _unrounded(value: Fragment) -> Fragment:

@@ -164,7 +164,7 @@ def _in(node: nodes.Operator, scope: Scope) -> Fragment:
     query = compile_query(others[0], scope)
     if len(query.columns) != 1:
         raise Mistake.OPERAND(1)
-    if query.is_limited:
+    if others[0].tail.limit is not None:
         raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
     value, column = align([left, Fragment("c0", query.columns[0].type, True)])
     inner = query.sql if column == "c0" else f"SELECT {column} FROM ({query.sql})"
@@ -222,7 +222,7 @@ def compile_select(
     is_single = (bool(scope.num_aggregates) and not group) or not from_sql
     is_single |= tail.limit is not None and tail.limit[0] <= 1
     sql = "".join(part for part in parts if part)
-    return CompiledQuery(sql, columns, is_single, tail.limit is not None)
+    return CompiledQuery(sql, columns, is_single)
 
 
 def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:

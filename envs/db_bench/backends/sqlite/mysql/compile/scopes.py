@@ -30,12 +30,11 @@ class OutputColumn(NamedTuple):
 
 
 class CompiledQuery(NamedTuple):
-    """A translated query. `is_single_row`: it cannot have two; `is_limited`: by LIMIT."""
+    """A translated query. `is_single_row`: it cannot have two."""
 
     sql: str
     columns: list[OutputColumn]
     is_single_row: bool = False
-    is_limited: bool = False
 
 
 class BareColumn(NamedTuple):
