@@ -99,10 +99,11 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
         for term, _ in node.tail.order:
             find_position(term, 0, scope.clause)  # there are none
         order = compile_order(node.tail.order, scope)
-        if "rowid" in table.by_name:
-            raise Mistake.NOT_SUPPORTED("ORDER BY and LIMIT of a table with a column rowid")
-        rows = f"SELECT rowid FROM {source}{where}{order}{compile_limit(node.tail)}"
-        where = f" WHERE rowid IN ({rows})"
+        free = [name for name in ("rowid", "_rowid_", "oid") if name not in table.by_name]
+        if not free:
+            raise Mistake.NOT_SUPPORTED("columns rowid, _rowid_ and oid in one table")
+        rows = f"SELECT {free[0]} FROM {source}{where}{order}{compile_limit(node.tail)}"
+        where = f" WHERE {free[0]} IN ({rows})"
     return f"UPDATE {source} SET {sets}{where}" if sets else f"DELETE FROM {source}{where}"
 
 
