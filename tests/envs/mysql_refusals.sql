@@ -154,6 +154,51 @@ GRANT ALL ON *.* TO x
 KILL 3
 SHUTDOWN
 -- Done on servers alone, for nobody wrote it
+DELETE s FROM staff AS s WHERE s.id > 2
+DELETE s FROM staff s JOIN team t ON s.name = t.boss
+DELETE staff FROM staff
+UPDATE staff s JOIN team t ON s.name = t.boss SET s.age = 7
+UPDATE staff s, (SELECT 1 AS a) d SET s.age = d.a
+WITH c(x) AS (SELECT id FROM staff) SELECT MAX(x) FROM c
+SELECT id FROM staff WHERE id IN (WITH c AS (SELECT 1 AS x) SELECT x FROM c)
+SELECT id FROM staff WHERE id IN ((SELECT 1) UNION (SELECT 2))
+SELECT ((SELECT 1) UNION (SELECT 2))
+SELECT * FROM ((SELECT 1) UNION (SELECT 2)) t
+SELECT INTERVAL 1 DAY + hired FROM staff
+SELECT DATE_ADD('2024-01-01', INTERVAL 1 DAY)
+SELECT hired + INTERVAL '1 ' DAY FROM staff
+SELECT hired + INTERVAL 9999 YEAR FROM staff
+SELECT (1, 2) = (1, 2)
+SELECT id FROM staff WHERE (team, age) IN (SELECT team, MAX(age) FROM staff GROUP BY team)
+SELECT id FROM staff WHERE (team, age) IN (('HR', 41), ('IT', 35))
+SELECT (1, 2) = (SELECT 1, 2)
+SELECT name REGEXP '^A', name RLIKE 'a' FROM staff
+SELECT name FROM staff WHERE name NOT REGEXP 'a'
+SELECT name LIKE 'a!%' ESCAPE '!' FROM staff
+SELECT COUNT(DISTINCT team, age) FROM staff
+SELECT GROUP_CONCAT(name ORDER BY id SEPARATOR '; ') FROM staff
+SELECT SUM(age) OVER (ORDER BY id), LAG(id) OVER (ORDER BY id) FROM staff
+SELECT ROW_NUMBER() OVER (ORDER BY age + 1) FROM staff
+SELECT ROUND(1.1e0, 1) * 3, FLOOR(7e0) / 3
+SELECT CONCAT(ROUND(0.5e0, 2))
+SELECT 7 DIV 2
+SELECT hired + 0, -hired, SUM(hired) FROM staff
+UPDATE staff SET age = hired
+SELECT hired > '2020-01-01 12:00:00' FROM staff
+SELECT YEAR(note) FROM staff
+SELECT id FROM staff ORDER BY 'name'
+SELECT 5.5 % 2
+SELECT MOD(5.5, 2)
+SELECT name LIKE REPEAT('a', 101) FROM staff
+SELECT AVG(ROUND(score, 1)) FROM staff
+SELECT CONCAT_WS('-', 'a', 'b'), LPAD('a', 3, 'x'), RPAD('a', 3, 'x'), REVERSE('abc')
+SELECT SUBSTRING_INDEX('a,b', ',', 1), FIELD('a', 'b'), ASCII('a'), LOCATE('a', 'ba', 2)
+SELECT SUBSTRING('abc' FROM 2), TRIM('a' FROM 'aba'), POSITION('a' IN 'ba')
+SELECT TRIM(LEADING 'a' FROM 'aba')
+SELECT GREATEST(1, 2), LEAST(1, 2), POW(2, 3), SQRT(4), SIGN(-1), TRUNCATE(1.5, 0), FORMAT(1, 2)
+SELECT EXTRACT(YEAR FROM hired), LAST_DAY(hired) FROM staff
+SELECT CONVERT('1', SIGNED)
+SELECT HOUR('10:11:12')
 WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 4) SELECT i FROM n
 SELECT CASE age WHEN 25 THEN 1 WHEN 'x' THEN 2 END FROM staff WHERE hired = 20200101
 SELECT DATE '2020-01-01'
@@ -305,7 +350,6 @@ SELECT id BETWEEN 1, 2 FROM staff
 SELECT id FROM staff WHERE (id BETWEEN 1) AND 2
 SELECT id, * FROM staff
 SELECT CASE WHEN id > 1 'x' ELSE 'y' END FROM staff
-SELECT hired DIV INTERVAL 1 DAY FROM staff
 SELECT id FROM.staff
 SELECT COUNT(*) OVER FROM staff
 SELECT CAST(id AS CHAR FORMAT) FROM staff

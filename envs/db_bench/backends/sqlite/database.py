@@ -5,7 +5,6 @@ cannot be interrupted, starts again in a worker process under the full limits.
 """
 
 import contextlib
-import math
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -63,7 +62,6 @@ _INTERNAL_ERRORS = (
 """What a statement that the dialect did not foresee may raise (not a fault of a worker process)."""
 _FAST_LANE_S = 0.05
 _FAST_LANE_VALUE_BYTES = 16 * 1024
-_MAX_CTE_COPIES = 100_000
 
 
 class SqliteDatabase:
@@ -187,9 +185,8 @@ class SqliteSession(Closable):
             _FAST_LANE_VALUE_BYTES,
         )
         try:
-            if not any(map(_may_hang, transaction.sql)):
-                with contextlib.suppress(StatementInterrupted, sqlite3.DataError):
-                    return self._connection.run(transaction)
+            with contextlib.suppress(StatementInterrupted, sqlite3.DataError):
+                return self._connection.run(transaction)
             return self._run_in_worker(transaction, deadline_s)
         except RUN_ERRORS as error:
             raise to_mysql_error(error, transaction.sql[0]) from None
@@ -206,16 +203,3 @@ class SqliteSession(Closable):
         if reply.image != image:
             connection.restore(reply.image)
         return reply.result
-
-
-def _may_hang(sql: str) -> bool:
-    """Returns whether a statement might take long to prepare: no deadline stops that.
-
-    SQLite copies a common table expression wherever it is named, so that n of them in `size`
-    characters make up to (size / 4n) ** n copies. "AS (" stands in other places too, harmlessly.
-    """
-    num_expressions = sql.count(" AS (")
-    if num_expressions < 2:
-        return False
-    num_names = len(sql) / (4 * num_expressions)
-    return num_expressions * math.log(num_names) > math.log(_MAX_CTE_COPIES)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import StatementInterrupted
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import INTERNAL
 
 _LOGGER = logging.getLogger(__name__)
 PACKET_TOO_BIG = MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
@@ -67,7 +66,7 @@ def to_mysql_error(error: Exception, sql: str) -> MySQLError:
         return _BY_CODE[code]
     for pattern, to_error in _MESSAGES:
         if match := pattern.match(str(error)):
-            return to_error(match[1].replace(INTERNAL, ""))
+            return to_error(match[1])
     return unhandled(error)
 
 

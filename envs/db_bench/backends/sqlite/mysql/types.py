@@ -12,8 +12,6 @@ from typing import TypeAlias
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 
 MAX_SCALE = 30
-UNFIXED = 31
-"""Decimals of a floating-point number that shows all its digits; ROUND fixes how many it shows."""
 MAX_EXACT_DIGITS = 15
 """SQLite holds decimals as doubles, which tell so many digits apart."""
 DIVISION_SCALE = 4
@@ -63,7 +61,9 @@ class SqlType:
 
 
 INTEGER = SqlType(Kind.INTEGER, length=64)
-DOUBLE = SqlType(Kind.DOUBLE, UNFIXED)
+DOUBLE = SqlType(Kind.DOUBLE)
+ROUNDED = SqlType(Kind.DOUBLE, is_exact=False)
+"""Of a floating-point number that ROUND gives: it fixes how many decimals are shown."""
 TEXT = SqlType(Kind.TEXT)
 DATE = SqlType(Kind.DATE)
 DATETIME = SqlType(Kind.DATETIME)
@@ -76,7 +76,7 @@ _TYPES = {
     **dict.fromkeys(("INT", "INTEGER"), SqlType(Kind.INTEGER, length=32)),
     "BIGINT": INTEGER,
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC", "FIXED"), SqlType(Kind.DECIMAL, length=10)),
-    "FLOAT": SqlType(Kind.FLOAT, UNFIXED),
+    "FLOAT": SqlType(Kind.FLOAT),
     "DOUBLE": DOUBLE,
     "CHAR": SqlType(Kind.TEXT, length=1, is_padded=True),
     "VARCHAR": TEXT,
@@ -133,10 +133,6 @@ _AFFINITIES = {
 }
 
 
-INTERNAL = "\U000f0000"
-"""Begins the names that this package makes: no name in MySQL has a character above U+FFFF."""
-
-
 def is_name(name: str) -> bool:
     """Returns whether MySQL takes this for the name of a table or a column."""
     is_short = 0 < len(name) <= _MAX_NAME_CHARS
@@ -177,14 +173,6 @@ class TableSchema:
         return {column.name.lower(): column for column in self.columns}
 
     @cached_property
-    def row_id(self) -> str:
-        """SQLite's name of the row's number: one that is no column's. Raises: MySQLError."""
-        for name in ("rowid", "_rowid_", "oid"):
-            if name not in self.by_name:
-                return name
-        raise Mistake.NOT_SUPPORTED("columns rowid, _rowid_ and oid in one table")
-
-    @cached_property
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
         columns = (f"{quote_name(c.name)} {_AFFINITIES[c.type.kind]}" for c in self.columns)
@@ -212,17 +200,6 @@ class Schema:
         """The tables by name (case matters, as on Linux)."""
         return {table.name: table for table in self.tables}
 
-    def table(self, name: str) -> TableSchema:
-        """Returns a table. Raises: MySQLError (1146)."""
-        if name not in self.by_name:
-            raise Mistake.NO_TABLE(self.name, name)
-        return self.by_name[name]
-
-
-def calculated_double(scale: int) -> SqlType:
-    """Returns the type of a floating-point result that shows so many decimals."""
-    return DOUBLE if scale >= UNFIXED else SqlType(Kind.DOUBLE, scale, is_exact=False)
-
 
 def merge_types(types: Iterable[SqlType]) -> SqlType:
     """Returns the type that CASE, COALESCE or UNION gives to values of these types.
@@ -234,14 +211,13 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
     known = [t for t in merged if t.kind is not Kind.NULL]
     if not known:
         return NULL
-    if len({t.is_unsigned for t in merged}) > 1 and any(
-        t.is_unsigned and t.length == 64 for t in known
-    ):
-        raise Mistake.NOT_SUPPORTED("a BIGINT UNSIGNED merged with other types")  # a decimal
+    if len({t.is_unsigned for t in merged}) > 1:
+        raise Mistake.NOT_SUPPORTED("UNSIGNED merged with other types")
     kinds = {t.kind for t in known}
     scale, is_exact = max(t.scale for t in known), all(t.is_exact for t in known)
     if kinds & FLOATS and kinds <= NUMBERS:
-        return known[0] if kinds == {Kind.FLOAT} else SqlType(Kind.DOUBLE, scale, is_exact=is_exact)
+        is_rounded = any(t == ROUNDED for t in known)
+        return known[0] if kinds == {Kind.FLOAT} else ROUNDED if is_rounded else DOUBLE
     if len(kinds) == 1:
         return replace(known[0], scale=scale, is_exact=is_exact)
     if kinds <= NUMBERS:

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_order
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import (
-    INNER,
+    add_table,
     check_database,
-    compile_joins,
     compile_limit,
     compile_query,
     find_position,
@@ -57,13 +56,11 @@ def _query_to_insert(node: nodes.Query, columns: list[ColumnSchema], schema: Sch
     query = compile_query(node, Scope(schema))
     if len(query.columns) != len(columns):
         raise Mistake.COLUMN_COUNT(1)
-    names = [quote_name(f"{types.INTERNAL}{index}") for index in range(len(columns))]
+    pairs = zip(query.columns, columns, strict=True)
     values = (
-        store(Fragment(name, own.type), column)
-        for name, own, column in zip(names, query.columns, columns, strict=True)
+        store(Fragment(f"c{index}", own.type), column) for index, (own, column) in enumerate(pairs)
     )
-    rows = f"(WITH {INNER}({', '.join(names)}) AS ({query.sql}) SELECT * FROM {INNER})"
-    return f"SELECT {', '.join(values)} FROM {rows} WHERE 1"
+    return f"SELECT {', '.join(values)} FROM ({query.sql})"
 
 
 def _insert_columns(names: tuple[str, ...] | None, table: TableSchema) -> list[ColumnSchema]:
@@ -91,55 +88,26 @@ def _stored(node: nodes.Expression, column: ColumnSchema, row: int, scope: Scope
 def compile_change(node: nodes.Change, schema: Schema) -> str:
     """Translates UPDATE and DELETE. Raises: MySQLError."""
     scope = Scope(schema)
-    names = [join.source for join in node.sources if isinstance(join.source, nodes.TableName)]
-    if node.target and node.target not in [name.alias for name in names]:
-        raise Mistake.UNKNOWN_TABLE_IN(node.target, "MULTI DELETE")
-    tables = {name.alias: find_table(name, schema) for name in names}
-    source = compile_joins(node.sources, scope)
-    scope.clause = "field list"
-    alias = node.target or next(iter(tables), "")
-    if node.assignments:
-        alias = _changed_alias(node.assignments, tables, scope)
-    table = tables[alias]
+    table = find_table(node.table, schema, "UPDATE" if node.assignments else "DELETE")
+    source = add_table(node.table, table, scope)
     scope.target = table.name
     sets = _assignments(node.assignments, table, scope)
     scope.clause = "where clause"
     where = f" WHERE {compile_condition(node.where, scope)}" if node.where else ""
-    if len(node.sources) > 1 or node.target:
-        if node.tail != nodes.Tail():
-            raise Mistake.NOT_SUPPORTED("ORDER BY and LIMIT of a change with joins")
-        return _change_joined(alias, table, sets, f"{source}{where}")
     if node.tail != nodes.Tail():
         scope.clause = "order clause"
         for term, _ in node.tail.order:
             find_position(term, 0, scope.clause)  # there are none
-        order = f" {compile_order(node.tail.order, scope)}" if node.tail.order else ""
-        rows = f"SELECT {table.row_id} FROM {source}{where}{order}{compile_limit(node.tail)}"
-        where = f" WHERE {table.row_id} IN ({rows})"
-    assignments = ", ".join(f"{name} = {value}" for name, value in sets.items())
-    return f"UPDATE {source} SET {assignments}{where}" if sets else f"DELETE FROM {source}{where}"
+        order = compile_order(node.tail.order, scope)
+        free = [name for name in ("rowid", "_rowid_", "oid") if name not in table.by_name]
+        if not free:
+            raise Mistake.NOT_SUPPORTED("columns rowid, _rowid_ and oid in one table")
+        rows = f"SELECT {free[0]} FROM {source}{where}{order}{compile_limit(node.tail)}"
+        where = f" WHERE {free[0]} IN ({rows})"
+    return f"UPDATE {source} SET {sets}{where}" if sets else f"DELETE FROM {source}{where}"
 
 
-def _changed_alias(
-    assignments: nodes.Assignments, tables: dict[str, TableSchema], scope: Scope
-) -> str:
-    """Returns the one table that SET changes. Raises: MySQLError (1054, 1235, 1288)."""
-    changed: dict[str, None] = {}
-    for node, _ in assignments:
-        column = scope.find_column(node)
-        owner = next(s for s in scope.sources if column in s.fragments.values())
-        changed[owner.alias] = None
-    if len(changed) > 1:
-        raise Mistake.NOT_SUPPORTED("UPDATE of several tables")
-    (alias,) = changed
-    if alias not in tables:
-        raise Mistake.NOT_UPDATABLE(alias)
-    return alias
-
-
-def _assignments(
-    assignments: nodes.Assignments, table: TableSchema, scope: Scope
-) -> dict[str, str]:
+def _assignments(assignments: nodes.Assignments, table: TableSchema, scope: Scope) -> str:
     """Returns what SET sets; later ones see the values before them. Raises: MySQLError."""
     sets: dict[str, str] = {}
     changed: dict[str, Fragment] = {}
@@ -148,33 +116,11 @@ def _assignments(
         scope.find_column(node)
         scope.select_list = changed
         column = table.by_name[node.name.lower()]
-        if quote_name(column.name) in sets and len(scope.sources) > 1:
-            raise Mistake.NOT_SUPPORTED("UPDATE of a column twice")
         value = _stored(expression, column, 1, scope)
         sets[quote_name(column.name)] = value
         changed[node.name.lower()] = Fragment(f"({value})", column.type, True)
     scope.select_list = {}
-    return sets
-
-
-def _change_joined(alias: str, table: TableSchema, sets: dict[str, str], joined: str) -> str:
-    """A row that matches several times may be set to one value only."""
-    name, row = quote_name(table.name), f"{quote_name(alias)}.{table.row_id}"
-    if not sets:
-        return f"DELETE FROM {name} WHERE {table.row_id} IN (SELECT {row} FROM {joined})"
-    new = quote_name(f"{types.INTERNAL}s")
-    values = ", ".join(f"{value} AS v{index}" for index, value in enumerate(sets.values()))
-    singles = ", ".join(
-        f"my_single_value(count(DISTINCT v{n}) + (count(v{n}) BETWEEN 1 AND count(*) - 1), "
-        f"max(v{n})) AS v{n}"
-        for n in range(len(sets))
-    )
-    terms = ", ".join(f"{column} = {new}.v{n}" for n, column in enumerate(sets))
-    return (
-        f"UPDATE {name} SET {terms} FROM (SELECT r, {singles} "
-        f"FROM (SELECT {row} AS r, {values} FROM {joined}) GROUP BY r) AS {new} "
-        f"WHERE {name}.{table.row_id} = {new}.r"
-    )
+    return ", ".join(f"{name} = {value}" for name, value in sets.items())
 
 
 _SYNONYMS = {

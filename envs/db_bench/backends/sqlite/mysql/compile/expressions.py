@@ -15,7 +15,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
-    kept,
     rounded,
     to_number,
     to_temporal,
@@ -23,7 +22,12 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_UNITS, UNITS
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import fold_pattern
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import (
+    DATE_UNITS,
+    UNITS,
+    normalize,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 
@@ -60,32 +64,25 @@ def _number_type(text: str) -> SqlType:
 
 
 def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
+    """Returns a sum, difference or product."""
     if left.type.is_unsigned or right.type.is_unsigned or types.NULL in (left.type, right.type):
         raise Mistake.NOT_SUPPORTED("arithmetic of UNSIGNED or NULL")
-    scales = (left.type.scale, right.type.scale)
-    scale = sum(scales) if operator == "*" else max(scales)
-    kind = _common_type(left.type, right.type, scale)
     sql = f"({left.sql} {operator} {right.sql})"
-    if kind.kind is Kind.INTEGER:
+    kinds = {left.type.kind, right.type.kind}
+    if kinds & types.FLOATS:
+        return Fragment(sql, types.DOUBLE)
+    if kinds == {Kind.INTEGER}:
         bits = (left.type.length or 64, right.type.length or 64)
         length = sum(bits) if operator == "*" else max(bits) + 1
         if length > 64:
             return Fragment(f"my_bigint({sql})", types.INTEGER)
         return Fragment(sql, SqlType(Kind.INTEGER, length=length))
-    if kind.kind is Kind.DECIMAL and kind.is_exact:
-        sql = f"round({sql}, {kind.scale})"  # the double nearest to it: 0.1 + 0.2 = 0.3
-    return Fragment(sql, kind)
-
-
-def _common_type(left: SqlType, right: SqlType, scale: int) -> SqlType:
-    """Returns the type of a sum or product, with `scale` decimals if it is a decimal."""
-    kinds = {left.kind, right.kind}
-    if kinds & types.FLOATS:
-        return types.calculated_double(max(left.scale, right.scale))
-    if Kind.DECIMAL in kinds:
-        is_exact = left.is_exact and right.is_exact
-        return SqlType(Kind.DECIMAL, min(scale, types.MAX_SCALE), is_exact=is_exact)
-    return types.INTEGER
+    scales = (left.type.scale, right.type.scale)
+    scale = min(sum(scales) if operator == "*" else max(scales), types.MAX_SCALE)
+    if not (left.type.is_exact and right.type.is_exact):
+        return Fragment(sql, SqlType(Kind.DECIMAL, scale, is_exact=False))
+    # the double nearest to it: 0.1 + 0.2 = 0.3
+    return Fragment(f"round({sql}, {scale})", SqlType(Kind.DECIMAL, scale))
 
 
 def _quotient(left: Fragment, right: Fragment) -> Fragment:
@@ -95,71 +92,43 @@ def _quotient(left: Fragment, right: Fragment) -> Fragment:
     before it is rounded for display. One word is done likewise; more digits than that as doubles.
     """
     if {left.type.kind, right.type.kind} & types.FLOATS:
-        scale = max(left.type.scale, right.type.scale) + types.DIVISION_SCALE
-        kind = types.calculated_double(scale)
-        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
+        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", types.DOUBLE)
     scale = min(left.type.scale + types.DIVISION_SCALE, types.MAX_SCALE)
     kind = SqlType(Kind.DECIMAL, scale, is_exact=False)
-    if _num_digits(left.type.scale, right.type.scale) <= 9:
+    num_words = [-(-decimals // 9) for decimals in (left.type.scale, right.type.scale)]
+    num_missing = scale + right.type.scale - 9 * sum(num_words)
+    if num_words == [0, 0] or (sum(num_words) == 1 and num_missing <= 0):
         return Fragment(f"my_quotient({left.sql}, {right.sql})", kind)
     return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
 
 
-def _num_digits(left: int, right: int) -> int:
-    """Returns how many decimals MySQL calculates in a division: whole words of nine digits."""
-    first, second = (-(-scale // 9) * 9 for scale in (left, right))
-    more = max(types.DIVISION_SCALE - (first - left) - (second - right), 0)
-    return -(-(first + second + more) // 9) * 9
-
-
-def _integer_quotient(left: Fragment, right: Fragment) -> Fragment:
-    if left.type.kind is right.type.kind is Kind.INTEGER:
-        return Fragment(f"({left.sql} / {right.sql})", types.INTEGER)
-    return Fragment(f"CAST(CAST({left.sql} AS REAL) / {right.sql} AS INTEGER)", types.INTEGER)
-
-
-def modulo(left: Fragment, right: Fragment) -> Fragment:
+def _remainder(left: Fragment, right: Fragment) -> Fragment:
     """Returns the remainder, with the sign of the dividend."""
-    kind = _common_type(left.type, right.type, max(left.type.scale, right.type.scale))
-    if kind.kind is Kind.INTEGER:
-        return Fragment(f"({left.sql} % {right.sql})", kind)
-    if kind.kind is Kind.DOUBLE:
-        raise Mistake.NOT_SUPPORTED("% of floating-point numbers")
-    return Fragment(f"my_mod({left.sql}, {right.sql})", kind)
+    if {left.type.kind, right.type.kind} != {Kind.INTEGER}:
+        raise Mistake.NOT_SUPPORTED("% of numbers with decimals")
+    return Fragment(f"({left.sql} % {_divisor(right).sql})", types.INTEGER)
 
 
-_ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {
-    "+": lambda left, right: _calculate(left, "+", right),
-    "-": lambda left, right: _calculate(left, "-", right),
-    "*": lambda left, right: _calculate(left, "*", right),
-    "/": _quotient,
-    "DIV": _integer_quotient,
-    "%": modulo,
-}
-
-
-@handles(*_ARITHMETIC)
+@handles("+", "-", "*", "/", "%")
 def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
     operator, (first, second) = node
-    left = to_number(compile_expression(first, scope))
-    right = to_number(compile_expression(second, scope))
-    if STRICT.get() and operator in ("/", "DIV", "%"):
-        right = right._replace(sql=f"my_divisor({right.sql})")
-    return _ARITHMETIC[operator](left, right)
+    left = _unrounded(to_number(compile_expression(first, scope)))
+    right = _unrounded(to_number(compile_expression(second, scope)))
+    if operator == "/":
+        return _quotient(left, _divisor(right))
+    return _remainder(left, right) if operator == "%" else _calculate(left, operator, right)
 
 
-@handles("NEGATIVE")
-def _negative(node: nodes.Operator, scope: Scope) -> Fragment:
-    operand = compile_expression(node.operands[0], scope)
-    if operand.type.kind in types.TEMPORALS:
-        raise Mistake.NOT_SUPPORTED(f"a negative {operand.type.kind}")
-    value = to_number(operand)
-    literal = f"-{value.literal}" if value.literal is not None else None
-    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    return Fragment(f"(-{value.sql})", kind, literal=literal)
+def _divisor(value: Fragment) -> Fragment:
+    """Returns a divisor, which in a change must not be zero."""
+    return value._replace(sql=f"my_divisor({value.sql})") if STRICT.get() else value
 
 
-_CHAIN = 30
+def _unrounded(value: Fragment) -> Fragment:
+    """Returns a number. Raises: MySQLError (1235) for a rounded DOUBLE: it fixes more decimals."""
+    if value.type.kind is Kind.DOUBLE and not value.type.is_exact:
+        raise Mistake.NOT_SUPPORTED("a calculation with a rounded floating-point number")
+    return value
 
 
 @handles("AND", "OR")
@@ -167,46 +136,47 @@ def _connector(node: nodes.Operator, scope: Scope) -> Fragment:
     """AND and OR: SQLite reads a chain of thousands as a tree as deep, which it refuses."""
     word = f" {node.operator} "
     conditions = [compile_condition(operand, scope) for operand in node.operands]
-    while len(conditions) > _CHAIN:  # a tree of groups, whose depth is logarithmic
-        chunks = (conditions[i : i + _CHAIN] for i in range(0, len(conditions), _CHAIN))
+    while len(conditions) > 1:  # a tree whose depth is logarithmic
+        chunks = (conditions[i : i + 30] for i in range(0, len(conditions), 30))
         conditions = [f"({word.join(chunk)})" for chunk in chunks]
-    return Fragment(f"({word.join(conditions)})", types.INTEGER)
-
-
-@handles("NOT")
-def _not(node: nodes.Operator, scope: Scope) -> Fragment:
-    return Fragment(f"(NOT {compile_condition(node.operands[0], scope)})", types.INTEGER)
-
-
-def compare(left: Fragment, operator: str, right: Fragment) -> str:
-    """Returns a comparison of two values.
-
-    Two numbers of known decimals of which one is calculated from a DOUBLE are equal if they differ
-    by less than half of the last decimal.
-    """
-    inexact = [v for v in (left, right) if v.type.kind is Kind.DOUBLE and not v.type.is_exact]
-    if inexact and operator != "<=>" and {left.type.kind, right.type.kind} <= types.NUMBERS:
-        scale = max(left.type.scale, right.type.scale)
-        if scale < types.UNFIXED:
-            return f"(round({left.sql} - {right.sql}, {scale}) {operator} 0)"
-        return f"({left.sql} {operator} {right.sql})"
-    left, right = rounded(left), rounded(right)
-    if right.is_collated and left.literal is not None:
-        left = left._replace(is_collated=True)  # the right side's collation will be used
-    first, second = align([left, right])
-    return f"({first} {'IS' if operator == '<=>' else operator} {second})"
-
-
-@handles("ROW")
-def _row(node: nodes.Operator, scope: Scope) -> Fragment:
-    raise Mistake.OPERAND(1)
+    return Fragment(conditions[0], types.INTEGER)
 
 
 @handles(*(f"IS {word}" for word in ("NULL", "TRUE", "FALSE", "NOT NULL", "NOT TRUE", "NOT FALSE")))
-def _is(node: nodes.Operator, scope: Scope) -> Fragment:
-    value = compile_expression(node.operands[0], scope)
-    sql = value.sql if node.operator.endswith("NULL") else to_number(value).sql
-    return Fragment(f"({sql} {node.operator})", types.INTEGER)
+@handles("NEGATIVE", "NOT", "LIKE", "NOT LIKE", "BETWEEN", "NOT BETWEEN")
+def _operator(node: nodes.Operator, scope: Scope) -> Fragment:
+    operator = node.operator
+    values = [compile_expression(operand, scope) for operand in node.operands]
+    if operator == "NEGATIVE":
+        value = to_number(values[0])
+        literal = f"-{value.literal}" if value.literal is not None else None
+        kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
+        return Fragment(f"(-{value.sql})", kind, literal=literal)
+    if operator.endswith("LIKE"):
+        return _like(to_text(values[0]), to_text(values[1]), operator)
+    if operator.endswith("BETWEEN"):
+        first, low, high = align(values)
+        return Fragment(f"({first} {operator} {low} AND {high})", types.INTEGER)
+    sql = values[0].sql if operator.endswith("NULL") else to_number(values[0]).sql
+    return Fragment(f"(NOT {sql})" if operator == "NOT" else f"({sql} {operator})", types.INTEGER)
+
+
+def _like(value: Fragment, pattern: Fragment, operator: str) -> Fragment:
+    folded = f"my_fold_pattern({pattern.sql})"
+    if pattern.literal is not None:
+        folded = types.quote_text(fold_pattern(pattern.literal))
+    sql = f"(my_fold_text({value.sql}) {operator} {folded} ESCAPE '\\')"
+    return Fragment(sql, types.INTEGER)
+
+
+@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
+def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
+    left, right = (rounded(compile_expression(operand, scope)) for operand in node.operands)
+    if right.is_collated and left.literal is not None:
+        left = left._replace(is_collated=True)  # the right side's collation will be used
+    first, second = align([left, right])
+    operator = "IS" if node.operator == "<=>" else node.operator
+    return Fragment(f"({first} {operator} {second})", types.INTEGER)
 
 
 def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
@@ -222,33 +192,6 @@ def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
         tests.append(f"{first} IN ({', '.join(rest)})")
     negation = "NOT " if operator == "NOT IN" else ""
     return Fragment(f"({negation}({' OR '.join(tests)}))", types.INTEGER)
-
-
-@handles("BETWEEN", "NOT BETWEEN")
-def _between(node: nodes.Operator, scope: Scope) -> Fragment:
-    first, low, high = align([compile_expression(operand, scope) for operand in node.operands])
-    return Fragment(f"({first} {node.operator} {low} AND {high})", types.INTEGER)
-
-
-@handles("LIKE", "NOT LIKE")
-def _like(node: nodes.Operator, scope: Scope) -> Fragment:
-    value, pattern, *escape = (
-        to_text(compile_expression(operand, scope)) for operand in node.operands
-    )
-    sql = f"{value.sql} {node.operator} {pattern.sql}"
-    if escape:
-        character = escape[0].literal
-        if character is None or len(character) > 1 or character in ("%", "_"):
-            raise Mistake.NOT_SUPPORTED("ESCAPE with what is no literal of one character")
-        sql += f" ESCAPE {escape[0].sql}"
-    return Fragment(f"({sql})", types.INTEGER)
-
-
-@handles("REGEXP", "NOT REGEXP")
-def _regexp(node: nodes.Operator, scope: Scope) -> Fragment:
-    value, pattern = (to_text(compile_expression(operand, scope)) for operand in node.operands)
-    negation = node.operator.removesuffix("REGEXP")
-    return Fragment(f"({negation}my_regexp({value.sql}, {pattern.sql}))", types.INTEGER)
 
 
 @handles(nodes.Case)
@@ -268,26 +211,19 @@ def _case(node: nodes.Case, scope: Scope) -> Fragment:
 
 @handles(nodes.Cast)
 def _cast(node: nodes.Cast, scope: Scope) -> Fragment:
-    value, sizes = compile_expression(node.value, scope), node.sizes
-    if node.type_name in ("SIGNED", "UNSIGNED"):
-        number = _to_integer(value)
-        if node.type_name == "SIGNED":
-            return number
-        kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
-        return Fragment(f"my_unsigned({number.sql})", kind)
-    if node.type_name == "DECIMAL":
-        return _to_decimal(value, *(sizes or (10,)))
-    if node.type_name == "CHAR":
-        text = to_text(value)
-        if sizes:
-            return Fragment(f"substr({text.sql}, 1, {sizes[0]})", types.TEXT)
-        return text._replace(sql=f"({text.sql})")  # another expression for GROUP BY
-    if sizes or value.type.kind in types.NUMBERS:
-        raise Mistake.NOT_SUPPORTED(f"CAST of {value.type.kind} AS {node.type_name}")
-    return _cast_to_temporal(value, Kind(node.type_name.lower()))
+    value, name = compile_expression(node.value, scope), node.type_name
+    if name == "SIGNED":
+        return _to_integer(value)
+    if name == "DECIMAL":
+        return _to_decimal(value, *(node.sizes or (10,)))
+    if node.sizes or (name != "CHAR" and value.type.kind in types.NUMBERS):
+        raise Mistake.NOT_SUPPORTED(f"CAST of {value.type.kind} AS {name}")
+    if name == "CHAR":
+        return Fragment(f"({to_text(value).sql})", types.TEXT)
+    return _to_date(value, Kind(name.lower()))
 
 
-def _cast_to_temporal(value: Fragment, kind: Kind) -> Fragment:
+def _to_date(value: Fragment, kind: Kind) -> Fragment:
     """Returns a value as a date or a date and time, NULL where it is none.
 
     The parentheses tell `DATE(d)` from `d`, which is another expression for GROUP BY.
@@ -296,13 +232,13 @@ def _cast_to_temporal(value: Fragment, kind: Kind) -> Fragment:
 
 
 def _to_integer(value: Fragment) -> Fragment:
-    if value.type.kind is Kind.TEXT:
-        if STRICT.get():
-            raise Mistake.NOT_SUPPORTED("CAST of a text AS SIGNED in a change")
-        return Fragment(f"my_text_integer({value.sql})", types.INTEGER)
-    number = to_number(value)
-    is_decimal = int(number.type.kind is Kind.DECIMAL)
-    return Fragment(f"my_cast_integer({number.sql}, {is_decimal})", types.INTEGER)
+    if value.type.kind is not Kind.TEXT:
+        number = to_number(value)
+        is_decimal = int(number.type.kind is Kind.DECIMAL)
+        return Fragment(f"my_cast_integer({number.sql}, {is_decimal})", types.INTEGER)
+    if STRICT.get():
+        raise Mistake.NOT_SUPPORTED("CAST of a text AS SIGNED in a change")
+    return Fragment(f"my_text_integer({value.sql})", types.INTEGER)
 
 
 def _to_decimal(value: Fragment, digits: int, scale: int = 0) -> Fragment:
@@ -335,8 +271,8 @@ def _concat(values: list[Fragment]) -> Fragment:
 
 
 def _numeric(value: Fragment) -> Fragment:
-    if value.type.kind in types.TEMPORALS | {Kind.NULL}:
-        raise Mistake.NOT_SUPPORTED(f"a function of numbers of {value.type.kind}")
+    if value.type.kind is Kind.NULL:
+        raise Mistake.NOT_SUPPORTED("a function of numbers of NULL")
     return to_number(value)
 
 
@@ -348,101 +284,61 @@ def _abs(values: list[Fragment]) -> Fragment:
 
 def _rounded(values: list[Fragment]) -> Fragment:
     """ROUND, whose places are known, for they are the type's decimals."""
-    value = _numeric(values[0])
-    places = _whole_number(values[1]) if len(values) > 1 else 0
-    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
-        kind = SqlType(kind.kind, min(max(places, 0), types.MAX_SCALE))
-    is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
-    return Fragment(f"my_round({value.sql}, {places}, {is_decimal})", kind)
-
-
-def _whole_number(value: Fragment) -> int:
-    if value.literal is None or value.type.kind is not Kind.INTEGER:
-        raise Mistake.NOT_SUPPORTED("a number of decimals that is no literal")
-    return min(max(int(value.literal), -types.MAX_SCALE), types.MAX_SCALE)
+    value, places = _numeric(values[0]), 0
+    if len(values) > 1:
+        if values[1].literal is None or values[1].type.kind is not Kind.INTEGER:
+            raise Mistake.NOT_SUPPORTED("ROUND to a number of decimals that is no literal")
+        places = min(max(int(values[1].literal), -types.MAX_SCALE), types.MAX_SCALE)
+    kind = value.type
+    if kind.kind in types.FLOATS:
+        kind = types.ROUNDED
+    elif kind.kind is Kind.DECIMAL:
+        kind = SqlType(Kind.DECIMAL, max(places, 0))
+    return Fragment(f"my_round({value.sql}, {places}, {int(kind is not types.ROUNDED)})", kind)
 
 
 def _whole(function: str, values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
-    is_double = value.type.kind in types.FLOATS
-    kind = SqlType(Kind.DOUBLE) if is_double else types.INTEGER
+    kind = types.ROUNDED if value.type.kind in types.FLOATS else types.INTEGER
     return Fragment(f"{function}({value.sql})", kind)
-
-
-def _truncated(values: list[Fragment]) -> Fragment:
-    value = _numeric(values[0])
-    places = _whole_number(values[1])
-    if value.type.kind in types.FLOATS:
-        raise Mistake.NOT_SUPPORTED("TRUNCATE of floating-point numbers")
-    kind = value.type
-    if kind.kind is Kind.DECIMAL:
-        kind = SqlType(Kind.DECIMAL, min(max(places, 0), types.MAX_SCALE))
-    return Fragment(f"my_truncate({value.sql}, {places})", kind)
-
-
-def _format(values: list[Fragment]) -> Fragment:
-    if values[0].type.kind not in (Kind.INTEGER, Kind.DECIMAL):
-        raise Mistake.NOT_SUPPORTED(f"FORMAT of {values[0].type.kind}")
-    places = max(_whole_number(values[1]), 0)
-    return Fragment(f"my_format({rounded(_rounded(values)).sql}, {places})", types.TEXT)
-
-
-def _field(values: list[Fragment]) -> Fragment:
-    if len({v.type.kind in types.NUMBERS for v in values if v.type.kind is not Kind.NULL}) > 1:
-        raise Mistake.NOT_SUPPORTED("FIELD of several types")
-    tests = (" = ".join(align([values[0], other])) for other in values[1:])
-    branches = " ".join(f"WHEN {test} THEN {n}" for n, test in enumerate(tests, start=1))
-    return Fragment(f"(CASE {branches} ELSE 0 END)", types.INTEGER)
-
-
-def _extreme(function: str, values: list[Fragment]) -> Fragment:
-    kinds = {value.type.kind for value in values}
-    if Kind.NULL in kinds:
-        return Fragment("NULL", types.NULL)
-    if not kinds <= types.NUMBERS and len(kinds) > 1:
-        raise Mistake.NOT_SUPPORTED("GREATEST and LEAST of several types")
-    kind = types.merge_types(value.type for value in values)
-    return Fragment(f"{function}({', '.join(align([rounded(v) for v in values]))})", kind)
 
 
 def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
     """A date plus or minus an INTERVAL."""
     base, amount, unit = values
-    kind = base.type
-    if kind.kind is Kind.DATE and unit.literal not in DATE_UNITS:
-        kind = types.DATETIME
-    elif kind.kind not in (Kind.DATE, Kind.DATETIME):
-        kind = types.TEXT
-    date, unit_sql = _convert("d", base, "INTERVAL"), _convert("u", unit, "INTERVAL")
-    function = "my_strict_date_add" if STRICT.get() else "my_date_add"
-    return Fragment(f"{function}({date}, {amount.sql}, {unit_sql}, {sign})", kind)
+    is_whole = amount.type.kind is Kind.INTEGER or (amount.literal or "").isdigit()
+    if base.type.kind not in (Kind.DATE, Kind.DATETIME) or not is_whole:
+        raise Mistake.NOT_SUPPORTED(f"INTERVAL of {amount.type.kind} and {base.type.kind}")
+    is_date = base.type.kind is Kind.DATE and unit.literal in DATE_UNITS
+    unit_sql = _convert("u", unit, "INTERVAL")
+    sql = f"my_date_add({base.sql}, {sign} * {amount.sql}, {unit_sql}, {int(is_date)})"
+    return Fragment(sql, types.DATE if is_date else types.DATETIME)
 
 
 def _date(values: list[Fragment]) -> Fragment:
     if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
         raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
-    return _cast_to_temporal(values[0], Kind.DATE)
+    return _to_date(values[0], Kind.DATE)
 
 
 _SIGNATURES = {
-    types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) ltrim(t) rtrim(t)
-        replace(ttt) reverse(t) lpad(tit) rpad(tit) substring_index(tti) dayname(d) monthname(d)
-        date_format(dt) trim(ttt) concat_ws(tt+)""",
-    types.INTEGER: """length(t) char_length(t) locate(tti?) instr(tt) ascii(t) datediff(dd) year(d)
-        quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)
-        timestampdiff(udd) isnull(a) sign(n)""",
-    types.DOUBLE: "sqrt(n) pow(nn)",
-    types.DATE: "curdate() last_day(d)",
+    types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) trim(t) ltrim(t)
+        rtrim(t) replace(ttt) dayname(d) monthname(d) date_format(dt)""",
+    types.INTEGER: """length(t) char_length(t) locate(tt) instr(tt) isnull(a) datediff(dd)
+        timestampdiff(udd) year(d) quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d)
+        hour(m) minute(m) second(m)""",
+    types.DATE: "curdate()",
     types.DATETIME: "now(x?)",
 }
 """Functions whose type is always the same, with a letter for each argument.
 
-`t` text, `i` whole number, `n` number, `d` date, `m` date that is no text, `u` unit of time, `a`
-any, `x` none that is done. The last may be missing (`?`), or be repeated (`+`).
+`t` text, `i` whole number, `d` date or date and time, `m` one that is no literal, `u` unit of time,
+`a` any, `x` none that is done. The last may be missing (`?`).
 """
 _TEMPLATES = {
-    **{name: f"{name.lower()}({{}})" for name in ("LTRIM", "RTRIM")},
+    "TRIM": "trim({})",
+    "LTRIM": "ltrim({})",
+    "RTRIM": "rtrim({})",
     "REPLACE": "replace({}, {}, {})",
     "LEFT": "substr({}, 1, max({}, 0))",
     "LENGTH": "length(CAST({} AS BLOB))",
@@ -452,9 +348,8 @@ _TEMPLATES = {
 }
 """SQLite's text for those of them that are not a function `my_…` of the runtime."""
 _ALLOWED = {
-    "i": frozenset({Kind.INTEGER}),
-    "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
-    "m": frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME}),
+    "i": frozenset({Kind.INTEGER, Kind.NULL}),
+    **dict.fromkeys("dm", frozenset({Kind.DATE, Kind.DATETIME, Kind.NULL})),
 }
 
 
@@ -462,38 +357,31 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
-    if letter == "n":
-        return _numeric(value).sql
-    if letter == "u" and value.literal not in UNITS:
-        raise Mistake.NOT_SUPPORTED(f"{name} with {value.literal}")
-    kind = value.type.kind
-    if letter == "x" or (letter in _ALLOWED and kind not in _ALLOWED[letter] | {Kind.NULL}):
-        raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
-    is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
-    return f"my_strict_date({value.sql})" if is_date else value.sql
+    is_text = value.type.kind is Kind.TEXT and value.literal is not None
+    moment = normalize(value.literal or "", Kind.DATETIME) if letter == "d" and is_text else None
+    if moment is not None:
+        return types.quote_text(moment)
+    is_unit = letter == "u" and value.literal in UNITS
+    if letter != "a" and not is_unit and value.type.kind not in _ALLOWED.get(letter, ()):
+        raise Mistake.NOT_SUPPORTED(f"{name} of {value.literal or value.type.kind}")
+    return value.sql
 
 
 def _plain(name: str, letters: str, kind: SqlType) -> Builder:
-    template = _TEMPLATES.get(name)
-
     def build(values: list[Fragment]) -> Fragment:
-        letter_of_each = letters.ljust(len(values), letters[-1:] or " ")
-        arguments = [_convert(*pair, name) for pair in zip(letter_of_each, values, strict=False)]
-        if template is not None:
-            return Fragment(template.format(*arguments), kind)
+        pairs = zip(letters, values, strict=False)
+        arguments = [_convert(letter, value, name) for letter, value in pairs]
+        if name in _TEMPLATES:
+            return Fragment(_TEMPLATES[name].format(*arguments), kind)
         return Fragment(f"my_{name.lower()}({', '.join(arguments)})", kind)
 
     return build
 
 
 _BUILDERS: dict[str, tuple[int, int, Builder]] = {
-    match[1].upper(): (
-        len(match[2]) - (match[3] == "?"),
-        _MOST if match[3] == "+" else len(match[2]),
-        _plain(match[1].upper(), match[2], kind),
-    )
+    name.upper(): (len(letters) - len(mark), len(letters), _plain(name.upper(), letters, kind))
     for kind, text in _SIGNATURES.items()
-    for match in re.finditer(r"(\w+)\((\w*)(\W?)\)", text)
+    for name, letters, mark in re.findall(r"(\w+)\((\w*)(\W?)\)", text)
 } | {
     "IF": (3, 3, lambda values: choose([to_number(values[0]).sql], values[1:])),
     "IFNULL": (2, 2, _coalesce),
@@ -501,15 +389,10 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "NULLIF": (2, 2, _nullif),
     "CONCAT": (1, _MOST, _concat),
     "ABS": (1, 1, _abs),
-    "MOD": (2, 2, lambda values: modulo(_numeric(values[0]), _numeric(values[1]))),
+    "MOD": (2, 2, lambda values: _remainder(*values)),
     "ROUND": (1, 2, _rounded),
     "CEIL": (1, 1, lambda values: _whole("my_ceil", values)),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
-    "FIELD": (2, _MOST, _field),
-    "FORMAT": (2, 2, _format),
-    "TRUNCATE": (2, 2, _truncated),
-    "GREATEST": (2, _MOST, lambda values: _extreme("max", values)),
-    "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
     "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
     "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
     "DATE": (1, 1, _date),
@@ -520,10 +403,10 @@ _ALIASES = {
     "LCASE": "LOWER",
     "CHARACTER_LENGTH": "CHAR_LENGTH",
     "OCTET_LENGTH": "LENGTH",
-    "POWER": "POW",
     "CEILING": "CEIL",
     "DAYOFMONTH": "DAY",
-    **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
+    "SUBSTR": "SUBSTRING",
+    "MID": "SUBSTRING",
     "CURRENT_DATE": "CURDATE",
     "CURRENT_TIMESTAMP": "NOW",
 }
@@ -552,12 +435,10 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if not scope.aggregates_allowed:
         raise Mistake.GROUP_FUNCTION()
     mark, num_uses, num_outer_uses = len(scope.bare), scope.num_uses, scope.num_outer_uses
-    select_list, windows_allowed = scope.select_list, scope.windows_allowed
-    scope.aggregates_allowed = scope.windows_allowed = False
-    scope.select_list = {}
-    value = _aggregate_over(node, name, "", scope)
-    scope.aggregates_allowed, scope.windows_allowed = True, windows_allowed
-    scope.select_list = select_list
+    select_list = scope.select_list
+    scope.aggregates_allowed, scope.select_list = False, {}
+    value = _compile_aggregate(node, name, scope)
+    scope.aggregates_allowed, scope.select_list = True, select_list
     if scope.num_uses == num_uses and scope.num_outer_uses > num_outer_uses:
         raise Mistake.NOT_SUPPORTED("an aggregate of the query around")
     del scope.bare[mark:]
@@ -565,108 +446,62 @@ def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     return value
 
 
-def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
-    """Returns an aggregate, `over` a window if that is not empty."""
+def _compile_aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if isinstance(node.arguments[0], nodes.Star):
-        return Fragment(f"count(*){over}", types.INTEGER)
-    if over and (node.is_distinct or name == "GROUP_CONCAT"):
-        raise Mistake.NOT_SUPPORTED(f"{name} in a window, or DISTINCT there")
-    if name == "GROUP_CONCAT":
-        return _group_concat(node, scope)
+        return Fragment("count(*)", types.INTEGER)
     if len(node.arguments) > 1:
-        return _count_rows(node, name, scope)
+        raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
     value = compile_expression(node.arguments[0], scope)
     distinct = "DISTINCT " if node.is_distinct else ""
-    if over or distinct or scope.is_grouped:
-        value = kept(value)
+    if distinct or scope.is_grouped:
+        value = rounded(value)
     if name == "COUNT":
-        return Fragment(f"count({distinct}{collated(value)}){over}", types.INTEGER)
+        return Fragment(f"count({distinct}{collated(value)})", types.INTEGER)
     if name in ("MIN", "MAX"):
-        return Fragment(f"{name.lower()}({collated(value)}){over}", value.type)
-    return value if name == "ANY_VALUE" else _sum(name, distinct, value, over)
+        return Fragment(f"{name.lower()}({collated(value)})", value.type)
+    return value if name == "ANY_VALUE" else _sum(name, distinct, value)
 
 
-def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
-    """COUNT(DISTINCT a, b)."""
-    if name != "COUNT" or not node.is_distinct:
-        raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
-    values = ", ".join(kept(compile_expression(v, scope)).sql for v in node.arguments)
-    return Fragment(f"count(DISTINCT my_row_key({values}))", types.INTEGER)
-
-
-def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
-    value = kept(compile_expression(node.arguments[0], scope))
-    separator = compile_expression(node.arguments[1], scope).sql
-    terms = []
-    for term, is_descending in node.order:
-        key = kept(compile_expression(term, scope))
-        if key.literal is not None or (node.is_distinct and key.sql != value.sql):
-            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT in this order")
-        terms += [key.sql, str(int(is_descending))]
-    arguments = (to_text(value).sql, separator, str(int(node.is_distinct)), *terms)
-    return Fragment(f"my_group_concat({', '.join(arguments)})", types.TEXT)
-
-
-def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
+def _sum(name: str, distinct: str, value: Fragment) -> Fragment:
     if value.type.kind is Kind.TEXT and not value.is_collated and value.literal is None:
         raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
-    number = to_number(value)
+    number = _unrounded(to_number(value))
     if number.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.NULL):
-        scale = number.type.scale + types.DIVISION_SCALE * (name == "AVG")
-        total = f"{name.lower()}({distinct}{number.sql}){over}"
-        return Fragment(total, types.calculated_double(scale))
+        return Fragment(f"{name.lower()}({distinct}{number.sql})", types.DOUBLE)
     kind = SqlType(Kind.DECIMAL, number.type.scale, is_exact=number.type.is_exact)
-    total = f"sum({distinct}{number.sql}){over}"
+    total = f"sum({distinct}{number.sql})"
     if kind.is_exact and kind.scale:  # floats add up to nearly the decimal
         total = f"round({total}, {kind.scale})"
     if name == "SUM":
         return Fragment(total, kind)
     scale = min(kind.scale + types.DIVISION_SCALE, types.MAX_SCALE)
-    mean = f"({total} / CAST(count({distinct}{number.sql}){over} AS REAL))"
+    mean = f"({total} / CAST(count({distinct}{number.sql}) AS REAL))"
     return Fragment(mean, SqlType(Kind.DECIMAL, scale, is_exact=False))
 
 
 def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> Fragment:
-    if not scope.windows_allowed:
+    """ROW_NUMBER, RANK and DENSE_RANK over columns of this query."""
+    if not scope.aggregates_allowed or scope.clause == "having clause":
         raise Mistake.WINDOW_MISUSE(name.lower())
-    scope.windows_allowed, scope.refused = False, scope.aliases
-    num_outer_uses = scope.num_outer_uses
-    parts = []
-    if window.partition:
-        terms = (collated(compile_expression(term, scope)) for term in window.partition)
-        parts.append(f"PARTITION BY {', '.join(terms)}")
-    if window.order:
-        parts.append(compile_order(window.order, scope))
-    scope.refused = ()
-    if scope.num_outer_uses > num_outer_uses:
-        raise Mistake.NOT_SUPPORTED("a window over columns of the query around")
-    over = f" OVER ({' '.join(parts)})"
-    value = _windowed(node, name, over, scope)
-    scope.windows_allowed = True
-    return value
-
-
-def _windowed(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
-    if name in words.AGGREGATES and name != "ANY_VALUE":
-        return _aggregate_over(node, name, over, scope)
-    values = [compile_expression(argument, scope) for argument in node.arguments]
-    if name in ("LAG", "LEAD"):
-        step = values[1].literal or "" if len(values) == 2 else "1"
-        if not 1 <= len(values) <= 2 or not step.isdigit():
-            raise Mistake.NOT_SUPPORTED(f"{name} with these arguments")
-        return Fragment(f"{name.lower()}({values[0].sql}, {step}){over}", values[0].type)
-    if name not in words.WINDOW_FUNCTIONS or values:
+    for term in (*window.partition, *(ordered.term for ordered in window.order)):
+        column = term.name if isinstance(term, nodes.ColumnName) else ""
+        if not scope.has_column(column) or column.lower() in scope.aliases:
+            raise Mistake.NOT_SUPPORTED("a window over what is no column")
+    if name not in words.WINDOW_FUNCTIONS or node.arguments:
         raise Mistake.NOT_SUPPORTED(f"{name} OVER")
-    return Fragment(f"{name.lower()}(){over}", types.INTEGER)
+    partition = ", ".join(collated(compile_expression(term, scope)) for term in window.partition)
+    order = compile_order(window.order, scope)
+    over = f"PARTITION BY {partition}{order}" if partition else order
+    return Fragment(f"{name.lower()}() OVER ({over})", types.INTEGER)
 
 
 def compile_order(order: tuple[nodes.Ordered, ...], scope: Scope) -> str:
-    """Returns an ORDER BY clause whose terms are expressions, not positions."""
+    """Returns an ORDER BY clause whose terms are expressions, not positions; empty without any."""
     terms = (
         order_value(compile_expression(term, scope)) + direction(is_descending)
         for term, is_descending in order
     )
-    return f"ORDER BY {', '.join(terms)}"
+    return f" ORDER BY {', '.join(terms)}" if order else ""
 
 
 def order_value(value: Fragment) -> str:
@@ -674,7 +509,7 @@ def order_value(value: Fragment) -> str:
 
     A literal orders nothing; SQLite would read a number in its place as a position.
     """
-    return collated(kept(value)) if value.literal is None else "NULL"
+    return collated(rounded(value)) if value.literal is None else "NULL"
 
 
 def direction(is_descending: bool) -> str:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
-    compare,
     direction,
     is_in,
     order_value,
@@ -25,72 +24,23 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
-    kept,
+    rounded,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, TableSchema, quote_name
 
-INNER = quote_name(f"{types.INTERNAL}q")
-"""A common table expression of ours; within its own query the name is another one's or none."""
-
-MAX_ROWS = 200
-"""Most rows of values in a list: each is a level of SQLite's tree."""
-
 
 def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False) -> CompiledQuery:
-    """Translates a query. Raises: MySQLError.
+    """Translates a query, whose columns are called c0, c1 and so on. Raises: MySQLError.
 
-    `is_derived`: its result is kept as a table, with names and rounded decimals.
+    `is_derived`: its result is kept as a table, with rounded decimals.
     """
     scope = Scope(parent.schema, parent, parent.target, is_derived)
-    prefix = _compile_common_tables(node.common_tables, scope)
-    if isinstance(node.body, nodes.Select):
-        from_sql = compile_joins(node.body.sources, scope) if node.body.sources else ""
-        query = compile_select(node.body, node.tail, scope, from_sql)
-        return query._replace(sql=prefix + query.sql)
     if isinstance(node.body, nodes.Union):
-        query = _compile_union(node.body, scope)
-    else:
-        query = compile_query(node.body, scope, is_derived=True)
-    if node.tail != nodes.Tail():
-        sql = f"SELECT * FROM ({query.sql}){_compile_tail(node.tail, query.columns)}"
-        query = query._replace(sql=sql, is_limited=node.tail.limit is not None)
-    return query._replace(sql=prefix + query.sql)
-
-
-def _compile_common_tables(tables: tuple[nodes.CommonTable, ...], scope: Scope) -> str:
-    parts = []
-    for name, names, node in tables:
-        columns = compile_query(node, scope, is_derived=True)
-        renamed = _renamed(columns.columns, names)
-        scope.common_tables[name.lower()] = renamed
-        listed = ", ".join(quote_name(column.name) for column in renamed)
-        parts.append(f"{quote_name(name)}({listed}) AS ({columns.sql})")
-    return f"WITH {', '.join(parts)} " if parts else ""
-
-
-def _renamed(columns: list[OutputColumn], names: tuple[str, ...]) -> list[OutputColumn]:
-    if not names:
-        return columns
-    if len(names) != len(columns):
-        raise Mistake.VIEW_COLUMNS()
-    return [column._replace(name=name) for column, name in zip(columns, names, strict=True)]
-
-
-def _compile_tail(tail: nodes.Tail, columns: list[OutputColumn]) -> str:
-    """Returns ORDER BY and LIMIT after a UNION: names and positions only."""
-    projections = [(c.name, Fragment(quote_name(c.name), c.type, c.is_collated)) for c in columns]
-    terms = []
-    for term, is_descending in tail.order:
-        sql = order_term(term, projections)
-        if sql is None:
-            if not isinstance(term, nodes.ColumnName):
-                raise Mistake.NOT_SUPPORTED("an expression in ORDER BY of a UNION")
-            raise Mistake.UNKNOWN_COLUMN(term.name, "order clause")
-        terms.append(sql + direction(is_descending))
-    order = f" ORDER BY {', '.join(terms)}" if terms else ""
-    return order + compile_limit(tail)
+        return _compile_union(node.body, scope)
+    from_sql = compile_joins(node.body.sources, scope) if node.body.sources else ""
+    return compile_select(node.body, node.tail, scope, from_sql)
 
 
 def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
@@ -112,16 +62,12 @@ def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
 def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
     """Returns a member of a UNION with values of the common types."""
     values = []
-    for own, column in zip(query.columns, columns, strict=True):
-        value = Fragment(quote_name(own.name), own.type, own.is_collated)
+    for index, (own, column) in enumerate(zip(query.columns, columns, strict=True)):
+        value = Fragment(f"c{index}", own.type, own.is_collated)
         if own.type.kind is Kind.DECIMAL and not own.type.is_exact:
             value = value._replace(type=replace(own.type, scale=column.type.scale))
-        values.append(convert(kept(value), column.type))
-    listed = (
-        f"{collated(value)} AS {quote_name(column.name)}"
-        for value, column in zip(values, columns, strict=True)
-    )
-    return f"SELECT {', '.join(listed)} FROM ({query.sql})"
+        values.append(f"{collated(convert(rounded(value), column.type))} AS c{index}")
+    return f"SELECT {', '.join(values)} FROM ({query.sql})"
 
 
 def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
@@ -149,20 +95,23 @@ def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
 
 def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
     if isinstance(node, nodes.Derived):
-        outer = Scope(scope.schema, scope.parent, common_tables=scope.common_tables)
+        outer = Scope(scope.schema, None if node.is_common else scope.parent)
         query = compile_query(node.query, outer, is_derived=True)  # it may read a changed table
+        if len(query.sql) > MAX_CHARS:  # a query of WITH stands wherever its name does
+            raise Mistake.STACK()
+        names = [column.name.lower() for column in query.columns]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise Mistake.DUPLICATE_COLUMN(query.columns[number].name)
+            if max(name, default=" ") > "\uffff":
+                raise Mistake.NOT_SUPPORTED(f"a column called {name}")  # which no name can be
         scope.add(Source(node.alias, query.columns))
         return f"({query.sql}) AS {quote_name(node.alias)}"
-    columns = None if node.database else scope.find_common_table(node.name)
-    if columns is None:
-        return _add_table(node, scope)
-    scope.add(Source(node.alias, columns))
-    return f"{quote_name(node.name)} AS {quote_name(node.alias)}"
+    return add_table(node, find_table(node, scope.schema), scope)
 
 
-def _add_table(node: nodes.TableName, scope: Scope) -> str:
+def add_table(node: nodes.TableName, table: TableSchema, scope: Scope) -> str:
     """Returns a table as FROM names it; adds it to the scope. Raises: MySQLError."""
-    table = find_table(node, scope.schema)
     if scope.target == node.name:
         raise Mistake.UPDATE_TARGET(node.name)
     columns = [OutputColumn(column.name, column.type) for column in table.columns]
@@ -173,7 +122,9 @@ def _add_table(node: nodes.TableName, scope: Scope) -> str:
 def find_table(node: nodes.TableName, schema: types.Schema, command: str = "SELECT") -> TableSchema:
     """Returns the table that a node names. Raises: MySQLError (1142, 1146, 1235)."""
     check_database(node, schema, command)
-    return schema.table(node.name)
+    if node.name not in schema.by_name:
+        raise Mistake.NO_TABLE(schema.name, node.name)
+    return schema.by_name[node.name]
 
 
 def check_database(node: nodes.TableName, schema: types.Schema, command: str) -> None:
@@ -193,11 +144,8 @@ def _scalar_subquery(node: nodes.Query, scope: Scope) -> Fragment:
     kind = query.columns[0].type
     if query.is_single_row:
         return Fragment(f"({query.sql})", kind)
-    return Fragment(
-        f'(WITH {INNER}("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
-        f'FROM (SELECT "c" FROM {INNER} LIMIT 2))',
-        kind,
-    )
+    value = "CASE count(*) > 1 WHEN 1 THEN my_too_many_rows() ELSE max(c0) END"
+    return Fragment(f"(SELECT {value} FROM (SELECT c0 FROM ({query.sql}) LIMIT 2))", kind)
 
 
 @handles("EXISTS")
@@ -207,97 +155,20 @@ def _exists(node: nodes.Operator, scope: Scope) -> Fragment:
     return Fragment(f"EXISTS ({compile_query(query, scope).sql})", types.INTEGER)
 
 
-@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
-def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
-    first, second = node.operands
-    if isinstance(first, nodes.Query) and _is_row(second):
-        first, second = second, first
-    if not _is_row(first) or not isinstance(second, nodes.Query):
-        left, right = _row(first, scope), _row(second, scope)
-        return Fragment(_compare_rows(left, node.operator, right), types.INTEGER)
-    left = _row(first, scope)
-    _check_row_operator(node.operator)
-    query = compile_query(second, scope)
-    values, columns, listed = _aligned(left, query)
-    row = f"my_single_row(count(*), max({columns[0]}))"
-    chosen = ", ".join([row, *(f"max({column})" for column in columns[1:])])
-    operator = "IS" if node.operator == "<=>" else node.operator
-    return Fragment(
-        f"(({', '.join(values)}) {operator} (WITH {INNER}({listed}) AS ({query.sql}) "
-        f"SELECT {chosen} FROM (SELECT * FROM {INNER} LIMIT 2)))",
-        types.INTEGER,
-    )
-
-
-def _is_row(node: nodes.Expression) -> bool:
-    return isinstance(node, nodes.Operator) and node.operator == "ROW"
-
-
-def _row(node: nodes.Expression, scope: Scope) -> list[Fragment]:
-    parts = node.operands if isinstance(node, nodes.Operator) and _is_row(node) else (node,)
-    return [compile_expression(part, scope) for part in parts]
-
-
-def _check_row_operator(operator: str) -> None:
-    if operator not in ("=", "<>", "<=>"):
-        raise Mistake.NOT_SUPPORTED(f"rows compared by {operator}")
-
-
-def _compare_rows(left: list[Fragment], operator: str, right: list[Fragment]) -> str:
-    if len(left) != len(right):
-        raise Mistake.OPERAND(len(left))
-    if len(left) == 1:
-        return compare(left[0], operator, right[0])
-    _check_row_operator(operator)
-    equal = "<=>" if operator == "<=>" else "="
-    tests = (compare(*pair) for pair in zip(left, [equal] * len(left), right, strict=True))
-    return f"({'NOT ' if operator == '<>' else ''}({' AND '.join(tests)}))"
-
-
-def _aligned(left: list[Fragment], query: CompiledQuery) -> tuple[list[str], list[str], str]:
-    """Returns values and a query's columns as they are compared, and the columns' names."""
-    if len(left) != len(query.columns):
-        raise Mistake.OPERAND(len(left))
-    names = [f'"c{index}"' for index in range(len(left))]
-    columns = [
-        Fragment(name, column.type, True) for name, column in zip(names, query.columns, strict=True)
-    ]
-    pairs = [align(pair) for pair in zip(left, columns, strict=True)]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs], ", ".join(names)
-
-
 @handles("IN", "NOT IN")
 def _in(node: nodes.Operator, scope: Scope) -> Fragment:
-    first, *others = node.operands
-    left = _row(first, scope)
+    left = compile_expression(node.operands[0], scope)
+    others = node.operands[1:]
     if not isinstance(others[0], nodes.Query) or len(others) > 1:
-        return _in_list(left, [_row(value, scope) for value in others], node.operator)
+        return is_in(left, [compile_expression(value, scope) for value in others], node.operator)
     query = compile_query(others[0], scope)
-    values, columns, listed = _aligned(left, query)
-    if query.is_limited:
+    if len(query.columns) != 1:
+        raise Mistake.OPERAND(1)
+    if others[0].tail.limit is not None:
         raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
-    inner = query.sql
-    if ", ".join(columns) != listed:
-        chosen = ", ".join(columns)
-        inner = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT {chosen} FROM {INNER}"
-    value = values[0] if len(values) == 1 else f"({', '.join(values)})"
+    value, column = align([left, Fragment("c0", query.columns[0].type, True)])
+    inner = query.sql if column == "c0" else f"SELECT {column} FROM ({query.sql})"
     return Fragment(f"({value} {node.operator} ({inner}))", types.INTEGER)
-
-
-def _in_list(left: list[Fragment], rows: list[list[Fragment]], operator: str) -> Fragment:
-    for row in rows:
-        if len(row) != len(left):
-            raise Mistake.OPERAND(len(left))
-    if len(left) == 1:
-        return is_in(left[0], [value for (value,) in rows], operator)
-    for value, *others in zip(left, *rows, strict=True):
-        kinds = {other.type.kind for other in others} - {Kind.NULL}
-        if value.type.kind is Kind.TEXT and kinds & types.NUMBERS and kinds - types.NUMBERS:
-            raise Mistake.NOT_SUPPORTED("a text in a list of rows with numbers and texts")
-    if len(rows) > MAX_ROWS or sum(len(value.sql) for value in left) * len(rows) > MAX_CHARS:
-        raise Mistake.STACK()
-    tests = " OR ".join(_compare_rows(left, "=", row) for row in rows)
-    return Fragment(f"({'NOT ' if operator == 'NOT IN' else ''}({tests}))", types.INTEGER)
 
 
 Projections = list[tuple[str, Fragment]]
@@ -333,10 +204,10 @@ def compile_select(
     is_aggregated = bool(group or scope.num_aggregates)
     if node.is_distinct or (scope.is_derived and (is_aggregated or having or tail.limit)):
         # A table is made of these; a plain derived one MySQL merges into the query around.
-        projections = [(name, kept(value)) for name, value in projections]
+        projections = [(name, rounded(value)) for name, value in projections]
     parts = [
         "SELECT " + ("DISTINCT " if node.is_distinct else ""),
-        ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
+        ", ".join(f"{collated(value)} AS c{n}" for n, (_, value) in enumerate(projections)),
         from_sql and f" FROM {from_sql}",
         where and f" WHERE {' AND '.join(where)}",
         group and f" GROUP BY {', '.join(group)}",
@@ -351,12 +222,7 @@ def compile_select(
     is_single = (bool(scope.num_aggregates) and not group) or not from_sql
     is_single |= tail.limit is not None and tail.limit[0] <= 1
     sql = "".join(part for part in parts if part)
-    return CompiledQuery(sql, columns, is_single, tail.limit is not None)
-
-
-def _output(name: str, value: Fragment, is_derived: bool) -> str:
-    """Returns a column of the result; of a derived table with its name."""
-    return f"{collated(value)} AS {quote_name(name)}" if is_derived else collated(value)
+    return CompiledQuery(sql, columns, is_single)
 
 
 def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
@@ -383,18 +249,18 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
 
 
 def find_position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
-    """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
+    """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others.
+
+    Raises: MySQLError (1054; 1235 for another literal, which MariaDB may read as a position).
+    """
     if isinstance(term, nodes.Operator) and term.operator == "NEGATIVE":
-        if isinstance(term.operands[0], nodes.Constant):  # MariaDB reads a position
+        if isinstance(term.operands[0], nodes.Constant):
             raise Mistake.NOT_SUPPORTED(f"a negative number in the {clause}")
         return None
     if not isinstance(term, nodes.Constant):
         return None
-    if term.kind == "boolean" or (len(term.text) > 18 and term.text.isdigit()):
-        # MariaDB reads TRUE as 1, a position; a number beyond 64 bits is none.
+    if term.kind != "number" or not term.text.isdigit() or len(term.text) > 18:
         raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
-    if term.kind != "number" or not term.text.isdigit():
-        return None
     if not 1 <= int(term.text) <= num_columns:
         raise Mistake.UNKNOWN_COLUMN(term.text, clause)
     return int(term.text) - 1
@@ -406,7 +272,7 @@ def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.
 
 
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
-    scope.begin("field list", aggregates=True, windows=True)
+    scope.begin("field list", aggregates=True)
     projections: Projections = []
     bare: NumberedColumns = []
     for item in node.items:
@@ -416,15 +282,6 @@ def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections,
             projections.append((item.name, compile_expression(item.value, scope)))
         bare += [(len(projections), column) for column in scope.bare]
         scope.bare.clear()
-    if scope.is_derived:
-        seen: set[str] = set()
-        for name, _ in projections:
-            if name.lower() in seen:
-                raise Mistake.DUPLICATE_COLUMN(name)
-            if name.upper() in ("TRUE", "FALSE") or max(name, default=" ") > "\uffff":
-                # SQLite does not find the first two, even in quotes; the others no name has
-                raise Mistake.NOT_SUPPORTED(f"a column called {name}")
-            seen.add(name.lower())
     return projections, bare
 
 
@@ -434,10 +291,10 @@ def _expand_star(table: str, scope: Scope) -> Projections:
         raise Mistake.UNKNOWN_TABLE(table)
     columns: Projections = []
     for source in sources:
-        for name, fragment in source.fragments.items():
+        for fragment, bare in source.columns.values():
             if fragment.sql not in scope.group_sql:
-                scope.bare.append(BareColumn(fragment.sql, source.written[name], source))
-            columns.append((source.written[name], fragment))
+                scope.bare.append(bare)
+            columns.append((bare.name, fragment))
     return columns
 
 
@@ -452,13 +309,9 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
         if name.lower() not in scope.group_names
     }
     condition = compile_condition(node.having, scope)
-    shown = {
-        value.sql
-        for name, value in projections
-        if value.sql.lower().endswith(f".{quote_name(name)}".lower())
-    }
     for column in scope.bare:
-        if column.sql not in shown:
+        named = [value.sql for name, value in projections if name.lower() == column.name.lower()]
+        if column.sql not in named:
             raise Mistake.UNKNOWN_COLUMN(column.name, scope.clause)
     return [condition]
 
@@ -466,7 +319,7 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
 def _compile_order(
     node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
 ) -> list[str]:
-    scope.begin("order clause", aggregates=True, windows=True)
+    scope.begin("order clause", aggregates=True)
     aliased = {
         name.lower(): value
         for name, value in reversed(projections)
@@ -514,8 +367,8 @@ def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     if position is None:
         return None
     value = projections[position][1]
-    if kept(value) != value:
-        return kept(value).sql
+    if rounded(value) != value:
+        return rounded(value).sql
     is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
     return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
 
@@ -537,7 +390,8 @@ def _check_full_group_by(
     """
     if not bare or not (node.group or scope.num_aggregates):
         return
-    known = scope.group_sql | _constant_columns(node, scope)
+    known = scope.group_sql | _constant_columns(node.where, scope)
+    scope.bare.clear()
     for number, column in bare:
         if column.sql in known:
             continue
@@ -546,21 +400,13 @@ def _check_full_group_by(
         raise Mistake.MIXED_GROUP(number, column.title)
 
 
-def _constant_columns(node: nodes.Select, scope: Scope) -> set[str]:
-    """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
-    conditions = [node.where]
-    columns: set[str] = set()
-    while conditions:
-        condition = conditions.pop()
-        if not isinstance(condition, nodes.Operator):
-            continue
-        if condition.operator == "AND":
-            conditions += condition.operands
-        elif condition.operator == "=":
-            column, value = condition.operands
-            if isinstance(column, nodes.Constant):
-                column, value = value, column
-            if isinstance(column, nodes.ColumnName) and isinstance(value, nodes.Constant):
-                columns.add(scope.find_column(column).sql)
-    scope.bare.clear()
-    return columns
+def _constant_columns(condition: "nodes.Expression | None", scope: Scope) -> set[str]:
+    """Returns the columns (as SQL) that a condition fixes by `column = constant`."""
+    if not isinstance(condition, nodes.Operator):
+        return set()
+    if condition.operator == "AND":
+        return set().union(*(_constant_columns(part, scope) for part in condition.operands))
+    columns = [value for value in condition.operands if isinstance(value, nodes.ColumnName)]
+    constants = [value for value in condition.operands if isinstance(value, nodes.Constant)]
+    is_fixed = condition.operator == "=" and len(columns) == len(constants) == 1
+    return {scope.find_column(columns[0]).sql} if is_fixed else set()

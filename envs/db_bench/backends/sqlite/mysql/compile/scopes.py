@@ -30,12 +30,19 @@ class OutputColumn(NamedTuple):
 
 
 class CompiledQuery(NamedTuple):
-    """A translated query. `is_single_row`: it cannot have two; `is_limited`: by LIMIT."""
+    """A translated query. `is_single_row`: it cannot have two."""
 
     sql: str
     columns: list[OutputColumn]
     is_single_row: bool = False
-    is_limited: bool = False
+
+
+class BareColumn(NamedTuple):
+    """A column that was used outside every aggregate. `title`: its name in an error."""
+
+    sql: str
+    name: str
+    title: str
 
 
 class Source:
@@ -45,26 +52,12 @@ class Source:
         """`database` is set for a table of the schema."""
         self.alias = alias
         self.database = database
-        self.columns = list(columns)
-        self.title = f"{database}.{alias}" if database else alias
-        self.written = {column.name.lower(): column.name for column in self.columns}
-        self.fragments = {
-            name.lower(): Fragment(f"{quote_name(alias)}.{quote_name(name)}", kind, is_collated)
-            for name, kind, is_collated in self.columns
-        }
-
-
-class BareColumn(NamedTuple):
-    """A column that was used outside every aggregate."""
-
-    sql: str
-    name: str
-    source: Source
-
-    @property
-    def title(self) -> str:
-        """How MySQL names it in an error."""
-        return f"{self.source.title}.{self.name}"
+        self.columns: dict[str, tuple[Fragment, BareColumn]] = {}
+        title = f"{database}.{alias}" if database else alias
+        for index, (name, kind, is_collated) in enumerate(columns):
+            sql = f"{quote_name(alias)}.{quote_name(name) if database else f'c{index}'}"
+            bare = BareColumn(sql, name, f"{title}.{name}")
+            self.columns[name.lower()] = (Fragment(sql, kind, is_collated), bare)
 
 
 @dataclass
@@ -86,7 +79,7 @@ class Scope:
       the names of grouped columns (`group_names`) for these, not for aliases.
     * `num_uses`, `num_outer_uses`: how often columns of this block, or of those around, were used.
     * `is_grouped`: there is a GROUP BY, so that arguments of aggregates are kept in a table.
-    * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
+    * `num_aggregates`, `aggregates_allowed`: some clauses have none.
     """
 
     schema: Schema
@@ -94,7 +87,6 @@ class Scope:
     target: str | None = None
     is_derived: bool = False
     sources: list[Source] = field(default_factory=list)
-    common_tables: dict[str, list[OutputColumn]] = field(default_factory=dict)
     aliases: dict[str, nodes.Expression] = field(default_factory=dict)
     select_list: dict[str, Fragment] = field(default_factory=dict)
     refused: Container[str] = ()
@@ -108,12 +100,11 @@ class Scope:
     num_outer_uses: int = 0
     num_aggregates: int = 0
     aggregates_allowed: bool = False
-    windows_allowed: bool = False
 
-    def begin(self, clause: str, *, aggregates: bool = False, windows: bool = False) -> None:
-        """Begins a clause, in which aggregates or windows may stand."""
+    def begin(self, clause: str, *, aggregates: bool = False) -> None:
+        """Begins a clause, in which aggregates may stand."""
         self.clause, self.select_list = clause, {}
-        self.aggregates_allowed, self.windows_allowed = aggregates, windows
+        self.aggregates_allowed = aggregates
         self.bare.clear()
 
     def add(self, source: Source) -> None:
@@ -128,13 +119,6 @@ class Scope:
             yield scope
             scope = scope.parent
 
-    def find_common_table(self, name: str) -> list[OutputColumn] | None:
-        """Returns the columns of a common table expression, None where there is none."""
-        for scope in self._outwards():
-            if name.lower() in scope.common_tables:
-                return scope.common_tables[name.lower()]
-        return None
-
     def find_column(self, node: nodes.ColumnName) -> Fragment:
         """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
         for scope in self._outwards():
@@ -148,21 +132,20 @@ class Scope:
 
     def has_column(self, name: str) -> bool:
         """Returns whether an unqualified name is a column of this block's sources."""
-        return any(name.lower() in source.fragments for source in self.sources)
+        return any(name.lower() in source.columns for source in self.sources)
 
     def _find_own(self, node: nodes.ColumnName, clause: str) -> Fragment | None:
         name = node.name.lower()
-        if name in self.refused and not (node.table and self.sources):
+        if name in self.refused:
             raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
-        is_change = self.clause == "field list" and (node.table or len(self.sources) > 1)
-        if name in self.select_list and is_change:  # the value before, or the one that SET gave?
-            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")
+        if name in self.select_list and self.clause == "field list" and node.table:
+            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")  # which of its values?
         if not node.table and name in self.select_list:
             return self.select_list[name]
         matches = [
             source
             for source in self.sources[self.visible_from :]
-            if name in source.fragments
+            if name in source.columns
             and node.table in ("", source.alias)
             and node.database in ("", source.database)
         ]
@@ -171,6 +154,6 @@ class Scope:
         if len(matches) > 1:
             raise Mistake.AMBIGUOUS(name, clause)
         self.num_uses += 1
-        fragment = matches[0].fragments[name]
-        self.bare.append(BareColumn(fragment.sql, matches[0].written[name], matches[0]))
+        fragment, bare = matches[0].columns[name]
+        self.bare.append(bare)
         return fragment

@@ -14,10 +14,9 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operator
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize, parse_datetime
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import NUMBER
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import stored_value
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SQLiteValue, SqlType
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import NUMBER, stored_value
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 Handler: TypeAlias = Callable[[Any, Scope], Fragment]
 MAX_CHARS = 256 * 1024
@@ -68,7 +67,7 @@ def to_number(value: Fragment) -> Fragment:
             return Fragment(f"my_number({value.sql})", types.DOUBLE)
         return Fragment(f"CAST({value.sql} AS REAL)", types.DOUBLE)
     if kind in types.TEMPORALS:
-        return Fragment(f"my_temporal_number({value.sql})", types.INTEGER)
+        raise Mistake.NOT_SUPPORTED(f"a {kind} as a number")
     return value
 
 
@@ -83,22 +82,17 @@ def rounded(value: Fragment) -> Fragment:
     return Fragment(f"round({value.sql}, {kind.scale})", replace(kind, is_exact=True))
 
 
-def kept(value: Fragment) -> Fragment:
-    """Returns a value as a table between holds it: with the digits that its type shows."""
-    if value.type.kind is Kind.DOUBLE and not value.type.is_exact:
-        kind = replace(value.type, is_exact=True)
-        return value._replace(sql=f"round({value.sql}, {kind.scale})", type=kind)
-    return rounded(value)
-
-
 def to_text(value: Fragment) -> Fragment:
     """Returns a value as MySQL prints it."""
     kind = value.type.kind
-    if kind is Kind.DECIMAL or (kind is Kind.DOUBLE and value.type.scale < types.UNFIXED):
-        function = "my_decimal_text" if kind is Kind.DECIMAL else "my_fixed_text"
-        return Fragment(f"{function}({value.sql}, {value.type.scale})", types.TEXT)
+    if kind is Kind.DECIMAL:
+        return Fragment(f"my_decimal_text({value.sql}, {value.type.scale})", types.TEXT)
+    if value.type == types.ROUNDED:
+        raise Mistake.NOT_SUPPORTED("a rounded floating-point number as a text")
     if kind in types.FLOATS:
-        return Fragment(f"my_float_text({value.sql}, {int(kind is Kind.FLOAT)})", types.TEXT)
+        return Fragment(
+            f"my_float_text({value.sql}, {6 if kind is Kind.FLOAT else 17})", types.TEXT
+        )
     if kind is Kind.INTEGER:
         return Fragment(f"CAST({value.sql} AS TEXT)", types.TEXT)
     return value._replace(type=types.TEXT) if kind in types.TEMPORALS else value
@@ -112,13 +106,14 @@ def to_temporal(value: Fragment, kind: Kind) -> Fragment:
         text = normalize(value.literal, kind)
         if text is None:
             raise Mistake.BAD_LITERAL(kind.upper(), value.literal)
+        if kind is Kind.DATE and normalize(value.literal, Kind.DATETIME) != f"{text} 00:00:00":
+            raise Mistake.NOT_SUPPORTED("a comparison of a date with a date and time")
         return Fragment(types.quote_text(text), SqlType(kind), literal=text)
-    if Kind.TIME in (kind, value.type.kind) and value.type.kind is not Kind.TEXT:
+    if Kind.TIME in (kind, value.type.kind) or (STRICT.get() and value.type.kind is Kind.TEXT):
         raise Mistake.NOT_SUPPORTED(f"{value.type.kind} as {kind}")
-    if value.type.kind is Kind.DATE and kind is Kind.DATETIME:
+    if value.type.kind is Kind.DATE:
         return Fragment(f"({value.sql} || ' 00:00:00')", types.DATETIME)
-    strict = "my_strict_date" if STRICT.get() and kind is not Kind.TIME else ""
-    return Fragment(f"my_temporal({strict}({value.sql}), '{kind}')", SqlType(kind))
+    return Fragment(f"my_temporal({value.sql}, '{kind}')", SqlType(kind))
 
 
 def convert(value: Fragment, target: SqlType) -> Fragment:
@@ -143,52 +138,16 @@ def collated(value: Fragment) -> str:
 def align(values: Sequence[Fragment]) -> list[str]:
     """Returns the SQL of values that are compared with each other, in a common type."""
     kinds = {value.type.kind for value in values} - {Kind.NULL}
-    if any(value.type.kind is Kind.DOUBLE and not value.type.is_exact for value in values):
-        raise Mistake.NOT_SUPPORTED("a list or a comparison with a calculated ROUND of a DOUBLE")
     if kinds <= types.NUMBERS:
         return [value.sql for value in values]
     if kinds <= {Kind.TEXT}:
         return [collated(values[0]), *(value.sql for value in values[1:])]
-    if kinds & types.TEMPORALS and kinds & types.NUMBERS:
-        if STRICT.get() or len(values) > 2 or not all(map(_is_no_date, values)):
-            raise Mistake.NOT_SUPPORTED("a comparison of a date with a number")
-        return [to_number(value).sql for value in values]
-    if kinds & types.TEMPORALS and any(map(_is_any_text, values)):
-        raise Mistake.NOT_SUPPORTED("a comparison of a date with a text")
     if kinds & types.NUMBERS:
         return [to_number(value).sql for value in values]
-    return [to_temporal(value, _common_temporal(values, kinds)).sql for value in values]
-
-
-def _is_any_text(value: Fragment) -> bool:
-    """Returns whether a value is a text that may be no date: no literal, no sum of dates."""
-    is_text = value.type.kind is Kind.TEXT and value.literal is None
-    return is_text and not _is_sum_of_dates(value)
-
-
-_SUMS_OF_DATES = ("my_date_add(", "my_strict_date_add(")
-
-
-def _is_sum_of_dates(value: Fragment) -> bool:
-    return value.type.kind is Kind.TEXT and value.sql.startswith(_SUMS_OF_DATES)
-
-
-def _is_no_date(value: Fragment) -> bool:
-    """Returns whether a value is a date, or a literal number that MySQL would not read as one."""
-    if value.type.kind not in types.NUMBERS:
-        return value.type.kind is not Kind.TEXT
-    literal = value.literal or ""
-    return literal.isdigit() and (int(literal) < 101 or 1300 <= int(literal) <= 9999)
-
-
-def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:
-    if kinds & types.TEMPORALS == {Kind.TIME}:
-        return Kind.TIME
-    if Kind.DATETIME in kinds or any(_is_sum_of_dates(value) for value in values):
-        return Kind.DATETIME
-    moments = (parse_datetime(v.literal) for v in values if v.literal and v.type.kind is Kind.TEXT)
-    has_time = any(moment and moment.time() != moment.min.time() for moment in moments)
-    return Kind.DATETIME if has_time else Kind.DATE
+    if any(value.type.kind is Kind.TEXT and value.literal is None for value in values):
+        raise Mistake.NOT_SUPPORTED("a comparison of a date with a text")
+    kind = next(kind for kind in (Kind.DATETIME, Kind.DATE, Kind.TIME) if kind in kinds)
+    return [to_temporal(value, kind).sql for value in values]
 
 
 def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
@@ -210,21 +169,10 @@ def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
     if column.type.kind in types.NUMBERS and value.type.kind in types.TEMPORALS:
         value = to_number(value)
     if value.literal is not None:
-        return _sqlite_literal(stored_value(_python_value(value), column.type, column.name, row))
+        read = {Kind.TEXT: str, Kind.DOUBLE: float}.get(value.type.kind, Decimal)
+        stored = stored_value(read(value.literal), column.type, column.name, row)
+        return types.quote_text(stored) if isinstance(stored, str) else repr(stored)
     if column.type.kind is Kind.TEXT:
         value = to_text(value)
     declared, name = map(types.quote_text, (column.declared, column.name))
     return f"my_store({value.sql}, {declared}, {name}, {row})"
-
-
-def _sqlite_literal(value: SQLiteValue) -> str:
-    return types.quote_text(value) if isinstance(value, str) else repr(value)
-
-
-def _python_value(value: Fragment) -> int | float | str | Decimal:
-    text = value.literal or ""
-    if value.type.kind is Kind.INTEGER:
-        return int(text)
-    if value.type.kind is Kind.DECIMAL:
-        return Decimal(text)
-    return float(text) if value.type.kind is Kind.DOUBLE else text

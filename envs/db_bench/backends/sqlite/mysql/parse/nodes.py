@@ -39,17 +39,16 @@ class Window(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function call; `order`: of GROUP_CONCAT."""
+    """A function call."""
 
     name: str
     arguments: tuple["Expression", ...]
     is_distinct: bool = False
     window: Window | None = None
-    order: tuple[Ordered, ...] = ()
 
 
 class Operator(NamedTuple):
-    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list), "ROW"."""
+    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list)."""
 
     operator: str
     operands: tuple["Expression", ...]
@@ -64,7 +63,7 @@ class Case(NamedTuple):
 
 
 class Cast(NamedTuple):
-    """CAST and CONVERT."""
+    """CAST."""
 
     value: "Expression"
     type_name: str
@@ -92,10 +91,11 @@ class TableName(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """A query in FROM."""
+    """A query in FROM; `is_common`: the name of one that WITH gives stands there."""
 
     query: "Query"
     alias: str
+    is_common: bool = False
 
 
 class Join(NamedTuple):
@@ -126,14 +126,6 @@ class Union(NamedTuple):
     operator: str
 
 
-class CommonTable(NamedTuple):
-    """A query of WITH; `columns` is empty where no names are given."""
-
-    name: str
-    columns: tuple[str, ...]
-    query: "Query"
-
-
 class Tail(NamedTuple):
     """What may follow a query or a change. `limit`: (count, offset)."""
 
@@ -142,11 +134,10 @@ class Tail(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query; its body is another one where that is in parentheses."""
+    """A query."""
 
-    body: "Select | Union | Query"
+    body: Select | Union
     tail: Tail = Tail()
-    common_tables: tuple[CommonTable, ...] = ()
 
 
 class Insert(NamedTuple):
@@ -161,13 +152,9 @@ Assignments: TypeAlias = tuple[tuple[ColumnName, Expression], ...]
 
 
 class Change(NamedTuple):
-    """UPDATE of one table, or DELETE from one, without assignments.
+    """UPDATE of a table, or DELETE, without assignments."""
 
-    `target`: which table DELETE names before FROM; `sources`: the tables, joined.
-    """
-
-    target: str
-    sources: tuple[Join, ...]
+    table: TableName
     assignments: Assignments
     where: "Expression | None"
     tail: Tail

@@ -18,11 +18,21 @@ _MAX_NESTING = 60
 _MAX_CHAIN = 60
 """Most operators, joins or UNIONs in a row, AND and OR apart (they do not nest)."""
 _MAX_DIGITS = 81
-_COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
-_SUMS = frozenset({"+", "-"})
-_PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
-_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"})
-_QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
+_PREDICATE = 5
+_SUM = 6
+_BINDING = {
+    **dict.fromkeys(("OR", "||"), 1),
+    **dict.fromkeys(("AND", "&&"), 2),
+    "NOT": 3,
+    **dict.fromkeys(("=", "<=>", "<>", "!=", "<", ">", "<=", ">=", "IS"), 4),
+    **dict.fromkeys(("IN", "BETWEEN", "LIKE"), _PREDICATE),
+    **dict.fromkeys(("+", "-"), _SUM),
+    **dict.fromkeys(("*", "/", "%", "MOD"), 7),
+}
+"""How strongly MySQL's operators bind."""
+_SYNONYMS = {"||": "OR", "&&": "AND", "!=": "<>", "MOD": "%"}
+_QUANTIFIED = {"= ANY": "IN", "= SOME": "IN", "<> ALL": "NOT IN"}
+_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
 _SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
 _QUERY_WORDS = frozenset({"SELECT", "WITH"})
@@ -50,6 +60,7 @@ class _Parser:
         self._tokens = statement.tokens
         self._place = 0
         self._depth = 0
+        self._common_tables: dict[str, Query] = {}
         self.token = self._tokens[0]
 
     def _advance(self) -> Token:
@@ -191,9 +202,10 @@ class _Parser:
         return nodes.Insert(table, columns, source)
 
     def _update(self) -> nodes.Node:
-        sources = self._sources()
+        table = self._aliased_table()
+        self._refuse(_JOINS, "UPDATE of joined tables")
         self._expect("SET")
-        return self._change("", sources, self._read_list(self._assignment))
+        return self._change(table, self._read_list(self._assignment))
 
     def _assignment(self) -> tuple[nodes.ColumnName, Expression]:
         column = self._column()
@@ -203,27 +215,23 @@ class _Parser:
         return column, self._expression()
 
     def _delete(self) -> nodes.Node:
-        target = ""
-        if self.token.upper != "FROM":
-            target = self.fail() if self.token.upper in words.REFUSED else self._name()
-            self._refuse((",", "."), "DELETE from several tables")
+        if self.token.upper not in words.REFUSED | {"FROM"}:
+            self._name()
+            self._refuse(("FROM", ",", "."), "DELETE from joined tables")
         self._expect("FROM")
-        sources = self._sources() if target else (nodes.Join(self._aliased_table(), "", None),)
-        self._refuse({*_JOINS, ".", "USING"}, "DELETE … USING")
-        return self._change(target, sources, ())
+        table = self._aliased_table()
+        self._refuse(_JOINS | {".", "USING"}, "DELETE from joined tables")
+        return self._change(table, ())
 
-    def _change(
-        self, target: str, sources: tuple[nodes.Join, ...], assignments: nodes.Assignments
-    ) -> nodes.Node:
+    def _change(self, table: nodes.TableName, assignments: nodes.Assignments) -> nodes.Node:
         where = self._expression() if self._accept("WHERE") else None
-        return nodes.Change(target, sources, assignments, where, self._tail(is_change=True))
+        return nodes.Change(table, assignments, where, self._tail(is_change=True))
 
     def _create(self) -> nodes.Node:
         self._expect("TABLE")
         if_not_exists = self._accept_all("IF", "NOT", "EXISTS")
         table = self._table()
-        if self.token.upper in ("SELECT", "AS", "LIKE") or self._peek().upper == "LIKE":
-            raise Mistake.NOT_SUPPORTED("CREATE TABLE from another one")
+        self._refuse(words.DEFINITIONS | {"SELECT"}, "CREATE TABLE from another one")
         if self.token.kind == "end":
             raise Mistake.NO_COLUMNS()
         columns = self._read_in_parentheses(self._definition)
@@ -255,14 +263,9 @@ class _Parser:
         return nodes.PlainStatement("SHOW TABLES")
 
     def _set(self) -> nodes.Node:
-        self._accept("SESSION")
-        if not self._accept_all("AUTOCOMMIT", "="):
+        if not self._accept_all("AUTOCOMMIT", "=") or self.token.text not in ("0", "1"):
             raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
-        value = self._advance()
-        for word, spellings in (("ON", ("1", "ON", "TRUE")), ("OFF", ("0", "OFF", "FALSE"))):
-            if (value.upper or value.text) in spellings:
-                return nodes.PlainStatement(f"AUTOCOMMIT {word}")
-        raise Mistake.NOT_SUPPORTED(f"SET autocommit = {value.text}")
+        return nodes.PlainStatement(f"AUTOCOMMIT {'ON' if self._advance().text == '1' else 'OFF'}")
 
     def _describe(self) -> nodes.Node:
         self._refuse(_QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}, "EXPLAIN")
@@ -285,15 +288,16 @@ class _Parser:
         return self._read_deeper(self._read_query)
 
     def _read_query(self) -> Query:
-        common_tables: tuple[nodes.CommonTable, ...] = ()
+        if self._depth > 1:
+            self._refuse(("WITH",), "WITH within a query")
         if self._accept("WITH"):
-            common_tables = self._read_list(self._common_table)
+            self._read_list(self._common_table)
             self._refuse(("UPDATE", "DELETE"), f"WITH … {self.token.text}")
         query = self._query_member()
         for _ in range(_MAX_CHAIN):
             operator = self._accept(*_SET_OPERATIONS)
             if not operator:
-                return query._replace(tail=self._tail(), common_tables=common_tables)
+                return self._query_with_tail(query)
             is_all = self._accept("ALL", "DISTINCT") == "ALL"
             if operator != "UNION" and (is_all or isinstance(query.body, nodes.Union)):
                 raise Mistake.NOT_SUPPORTED(f"{operator} ALL, or after another set operation")
@@ -302,23 +306,26 @@ class _Parser:
 
     def _query_member(self) -> Query:
         if self.token.upper == "(":
-            return Query(self._subquery())
+            return self._subquery()
         self._expect("SELECT")
         return Query(self._select())
 
+    def _query_with_tail(self, query: Query) -> Query:
+        """Reads ORDER BY and LIMIT: of a UNION, or of a query in parentheses, those of all rows."""
+        tail = self._tail()
+        if tail == nodes.Tail():
+            return query
+        if isinstance(query.body, nodes.Union) or query.tail != nodes.Tail():
+            if any(isinstance(term, (Operator, nodes.Call)) for term, _ in tail.order):
+                raise Mistake.NOT_SUPPORTED("an expression in ORDER BY of a UNION")
+            everything = (nodes.Item(nodes.Star(), "", False),)
+            source = nodes.Join(nodes.Derived(query, ""), "", None)
+            query = Query(nodes.Select(everything, (source,), None, (), None, False))
+        return query._replace(tail=tail)
+
     def _begins_query(self) -> bool:
-        """Returns whether a parenthesis opens a query, whose first one may be in another."""
-        offset, depth = 1, 0
-        while self._peek(offset).upper == "(":
-            offset += 1
-        if self.token.upper != "(" or self._peek(offset).upper not in _QUERY_WORDS:
-            return False
-        for place in range(1, len(self._tokens) - self._place if offset > 1 else 0):
-            word = self._peek(place).upper
-            depth += (word == "(") - (word == ")")
-            if depth == 0:
-                return self._peek(place + 1).upper in _SET_OPERATIONS
-        return True
+        """Returns whether a parenthesis opens a query."""
+        return self.token.upper == "(" and self._peek().upper in _QUERY_WORDS
 
     def _subquery(self) -> Query:
         self._expect("(")
@@ -326,11 +333,14 @@ class _Parser:
         self._expect(")")
         return query
 
-    def _common_table(self) -> nodes.CommonTable:
+    def _common_table(self) -> None:
+        """Reads a query of WITH, which stands in FROM wherever its name does."""
         name = self._name()
-        columns = self._read_in_parentheses(self._name) if self.token.upper == "(" else ()
+        if name.lower() in self._common_tables:
+            raise Mistake.NOT_UNIQUE_TABLE(name)
+        self._refuse(("(",), "names of columns in WITH")
         self._expect("AS")
-        return nodes.CommonTable(name, columns, self._subquery())
+        self._common_tables[name.lower()] = self._subquery()
 
     def _select(self) -> nodes.Select:
         is_distinct = self._accept("ALL", "DISTINCT", "DISTINCTROW") not in ("", "ALL")
@@ -388,15 +398,18 @@ class _Parser:
 
     def _source(self) -> nodes.TableName | nodes.Derived:
         if self.token.upper != "(":
-            return self._aliased_table()
+            table = self._aliased_table()
+            query = self._common_tables.get(table.name.lower())
+            if query is None or table.database:
+                return table
+            return nodes.Derived(query, table.alias, is_common=True)
         if not self._begins_query():
             raise Mistake.NOT_SUPPORTED("parentheses in FROM")
         query = self._subquery()
         if not (self._accept("AS") or self._is_name() or self.token.kind == "text"):
             raise Mistake.DERIVED_ALIAS()
         derived = nodes.Derived(query, self._name())
-        if self.token.upper == "(":
-            raise Mistake.NOT_SUPPORTED("names of columns after a derived table's")
+        self._refuse(("(",), "names of columns after a derived table's")
         return derived
 
     def _tail(self, *, is_change: bool = False) -> nodes.Tail:
@@ -422,90 +435,84 @@ class _Parser:
         return int(self._advance().text)
 
     def _expression(self) -> Expression:
-        """Reads an expression; each level of precedence is one of the methods that follow."""
-        return self._read_deeper(lambda: self._read_chain(self._conjunction, "OR", "||"))
+        return self._read_deeper(lambda: self._operation(1))
 
-    def _conjunction(self) -> Expression:
-        return self._read_chain(self._negation, "AND", "&&")
+    def _operation(self, least: int) -> Expression:
+        """Reads what operators combine that bind at least so strongly.
 
-    def _read_chain(self, read: Callable[[], Expression], word: str, symbol: str) -> Expression:
-        operands = [read()]
-        while self._accept(word, symbol):
-            operands.append(read())
-        return Operator(word, tuple(operands)) if len(operands) > 1 else operands[0]
-
-    def _negation(self) -> Expression:
-        if not self._accept("NOT"):
-            return self._comparison()
-        return Operator("NOT", (self._read_deeper(self._negation),))
-
-    def _comparison(self) -> Expression:
-        value = self._predicate()
+        What stands between two operators belongs to the one that binds more strongly.
+        """
+        if self.token.upper == "NOT" and least <= _BINDING["NOT"]:
+            self._advance()
+            value: Expression = Operator("NOT", (self._read_deeper(lambda: self._operation(3)),))
+        else:
+            value = self._signed()
+        most = max(_BINDING.values())
         for _ in range(_MAX_CHAIN):
-            operator = self._accept("IS", *_COMPARISONS)
-            if not operator:
+            upper = self.token.upper
+            is_negated = upper == "NOT" and self._peek().upper in {*_PREDICATES, *words.REFUSED}
+            binding = _PREDICATE if is_negated else _BINDING.get(upper, 0)
+            if (upper == "NOT" and not is_negated) or not least <= binding <= most:
                 return value
-            if operator == "IS":
-                negation = "NOT " if self._accept("NOT") else ""
-                truth = self._expect("NULL", "TRUE", "FALSE", "UNKNOWN")
-                truth = "NULL" if truth == "UNKNOWN" else truth
-                value = Operator(f"IS {negation}{truth}", (value,))
-                continue
-            operator = "<>" if operator == "!=" else operator
-            if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
-                operator += " ALL" if self._advance().upper == "ALL" else " ANY"
-                if operator not in _QUANTIFIED:
-                    raise Mistake.NOT_SUPPORTED(operator)
-                value = Operator(_QUANTIFIED[operator], (value, self._subquery()))
+            most = binding
+            if binding <= _BINDING["AND"]:
+                value = self._connection(value, binding)
+            elif binding == _PREDICATE:
+                value, most = self._predicate(value), binding - 1
+            elif binding < _PREDICATE:
+                value = self._comparison(value)
             else:
-                value = Operator(operator, (value, self._predicate()))
+                value = self._calculation(value, binding)
         raise Mistake.STACK()
 
-    def _predicate(self) -> Expression:
-        value = self._sum()
-        negation = ""
-        if self.token.upper == "NOT" and self._peek().upper in _PREDICATES | words.REFUSED:
-            negation = f"{self._advance().upper} "
-        operator = self._accept(*_PREDICATES)
-        if not operator:
-            return self.fail() if negation else value
+    def _connection(self, first: Expression, binding: int) -> Expression:
+        """Reads a chain of AND or OR, which may be long."""
+        operands = [first]
+        operator = _SYNONYMS.get(self.token.upper, self.token.upper)
+        while _BINDING.get(self.token.upper) == binding:
+            self._advance()
+            operands.append(self._operation(binding + 1))
+        return Operator(operator, tuple(operands))
+
+    def _comparison(self, left: Expression) -> Expression:
+        operator = self._advance().upper
+        if operator == "IS":
+            negation = "NOT " if self._accept("NOT") else ""
+            truth = self._expect("NULL", "TRUE", "FALSE", "UNKNOWN")
+            return Operator(f"IS {negation}{'NULL' if truth == 'UNKNOWN' else truth}", (left,))
+        operator = _SYNONYMS.get(operator, operator)
+        if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
+            operator = f"{operator} {self._advance().upper}"
+            if operator not in _QUANTIFIED:
+                raise Mistake.NOT_SUPPORTED(operator)
+            return Operator(_QUANTIFIED[operator], (left, self._subquery()))
+        return Operator(operator, (left, self._operation(_PREDICATE)))
+
+    def _predicate(self, left: Expression) -> Expression:
+        negation = "NOT " if self._accept("NOT") else ""
+        operator = self._expect(*_PREDICATES)
         operands: tuple[Expression, ...]
         if operator == "LIKE":
             operands = (self._signed(),)
-            if self._accept("ESCAPE"):
-                operands += (self._signed(),)
-        elif operator in ("REGEXP", "RLIKE"):
-            operator, operands = "REGEXP", (self._sum(),)
+            self._refuse(("ESCAPE",))
         elif operator == "BETWEEN":
-            low = self._sum()
+            low = self._operation(_SUM)
             self._expect("AND")
-            operands = (low, self._read_deeper(self._predicate))
+            operands = (low, self._read_deeper(lambda: self._operation(_PREDICATE)))
         elif self._begins_query():
             operands = (self._subquery(),)
+        elif self._peek().upper == "(" and self._peek(2).upper in _QUERY_WORDS:
+            raise Mistake.NOT_SUPPORTED("IN with a query in a list")  # MySQL reads IN (SELECT …)
         else:
             operands = self._read_in_parentheses(self._expression)
-        return Operator(negation + operator, (value, *operands))
+        return Operator(negation + operator, (left, *operands))
 
-    def _sum(self) -> Expression:
-        return self._read_operations(self._product, _SUMS)
-
-    def _product(self) -> Expression:
-        return self._read_operations(self._signed, _PRODUCTS)
-
-    def _read_operations(
-        self, read: Callable[[], Expression], operators: frozenset[str]
-    ) -> Expression:
-        value = read()
-        for _ in range(_MAX_CHAIN):
-            if self.token.upper not in operators:
-                return value
-            operator = self._advance().upper
-            operator = "%" if operator == "MOD" else operator
-            if operators is _SUMS and self._accept("INTERVAL"):
-                value = self._shift(value, "DATE_ADD" if operator == "+" else "DATE_SUB")
-            else:
-                value = Operator(operator, (value, read()))
-        raise Mistake.STACK()
+    def _calculation(self, left: Expression, binding: int) -> Expression:
+        operator = _SYNONYMS.get(self.token.upper, self.token.upper)
+        self._advance()
+        if binding == _SUM and self._accept("INTERVAL"):
+            return self._shift(left, "DATE_ADD" if operator == "+" else "DATE_SUB")
+        return Operator(operator, (left, self._operation(binding + 1)))
 
     def _shift(self, date: Expression, name: str) -> nodes.Call:
         """Reads an interval. Raises: MySQLError (1064 for one without a unit)."""
@@ -534,13 +541,10 @@ class _Parser:
             if upper in words.FUNCTIONS | {"DATE"} and self._peek().kind == "text":
                 raise Mistake.NOT_SUPPORTED(f"{upper} '…'")
             return self._column()
+        if self._begins_query():
+            return self._subquery()
         if upper == "(":
             return self._parenthesized()
-        if self._accept("INTERVAL"):
-            amount = self._expression()
-            unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
-            self._expect("+")
-            return nodes.Call("DATE_ADD", (self._comparison(), amount, unit))  # as far as AND
         if self._accept("EXISTS"):
             return Operator("EXISTS", (self._subquery(),))
         return self._case() if self._accept("CASE") else self.fail()
@@ -548,10 +552,8 @@ class _Parser:
     def _constant(self) -> nodes.Constant:
         token = self._advance()
         if token.kind == "number":
-            if len(token.text) > _MAX_DIGITS:
-                raise Mistake.NUMBER_RANGE("DECIMAL", token.text[:_MAX_DIGITS])
-            if math.isinf(float(token.text)):
-                raise Mistake.BAD_DOUBLE(token.text)
+            if len(token.text) > _MAX_DIGITS or math.isinf(float(token.text)):
+                raise Mistake.NOT_SUPPORTED(token.text)
             return nodes.Constant(token.text, "number")
         if token.kind == "text":
             text = token.text
@@ -570,12 +572,12 @@ class _Parser:
         return nodes.ColumnName(*reversed(names))
 
     def _parenthesized(self) -> Expression:
-        if self._begins_query():
-            return self._subquery()
         self._advance()
-        values = self._read_list(self._expression)
+        value = self._expression()
+        self._refuse((",",), "rows as values")
+        self._refuse(_SET_OPERATIONS, "parentheses around the first query of several")
         self._expect(")")
-        return values[0] if len(values) == 1 else Operator("ROW", values)
+        return value
 
     def _case(self) -> Expression:
         operand = None if self.token.upper == "WHEN" else self._expression()
@@ -602,34 +604,8 @@ class _Parser:
     def _finish_call(self, name: str) -> Expression:
         upper = name.upper()
         self._expect("(")
-        if upper in ("CAST", "CONVERT"):
-            return self._cast("AS" if upper == "CAST" else ",")
-        if upper in words.WITH_SYNTAX:
-            return self._special_call(upper, name)
-        is_aggregate = upper in words.AGGREGATES
-        is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
-        arguments: tuple[Expression, ...] = ()
-        if upper == "COUNT" and not is_distinct and self._accept("*"):
-            arguments = (nodes.Star(),)
-        elif is_aggregate or self.token.upper != ")":
-            arguments = self._read_list(self._expression)
-        if upper in words.WITH_FROM and len(arguments) == 1 and self._accept("FROM"):
-            arguments += (self._expression(),)
-            arguments += (self._expression(),) if self._accept("FOR") else ()
-        order: tuple[nodes.Ordered, ...] = ()
-        if upper == "GROUP_CONCAT":
-            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
-            joined = arguments[0] if len(arguments) == 1 else nodes.Call("CONCAT", arguments)
-            arguments = (joined, self._separator())
-        self._expect(")")
-        window = self._window() if self._accept("OVER") else None
-        if window is None and upper in words.WINDOW_FUNCTIONS:
-            self.fail()
-        return nodes.Call(name, arguments, is_distinct, window, order)
-
-    def _special_call(self, upper: str, name: str) -> nodes.Call:
-        """Reads the arguments of a function that has a grammar of its own."""
-        arguments: tuple[Expression, ...]
+        if upper == "CAST":
+            return self._cast()
         if upper in words.DATE_SHIFTS:
             date = self._expression()
             self._expect(",")
@@ -638,35 +614,24 @@ class _Parser:
             shift = self._shift(date, words.DATE_SHIFTS[upper])
             self._expect(")")
             return shift
-        if upper == "EXTRACT":
-            unit = self._expect(*words.INTERVAL_UNITS)
-            self._expect("FROM")
-            name, arguments = unit, (self._expression(),)
-            if unit not in words.EXTRACTED:
-                raise Mistake.NOT_SUPPORTED(f"EXTRACT({unit} FROM …)")
-        elif upper == "POSITION":
-            part = self._sum()
-            self._expect("IN")
-            name, arguments = "LOCATE", (part, self._expression())
+        is_aggregate = upper in words.AGGREGATES
+        is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
+        arguments: tuple[Expression, ...] = ()
+        if upper == "COUNT" and not is_distinct and self._accept("*"):
+            arguments = (nodes.Star(),)
         elif upper == "TIMESTAMPDIFF":
-            unit = self._expect(*words.INTERVAL_UNITS)
+            unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
             self._expect(",")
-            arguments = (nodes.Constant(unit, "text"), *self._read_list(self._expression))
-        else:
-            side = self._accept("BOTH", "LEADING", "TRAILING")
-            removed: Expression = nodes.Constant(" ", "text")
-            value = removed if side and self.token.upper == "FROM" else self._expression()
-            if (self._expect if side else self._accept)("FROM"):
-                removed, value = value, self._expression()
-            arguments = (value, removed, nodes.Constant(side, "text"))
+            arguments = (unit, *self._read_list(self._expression))
+        elif is_aggregate or self.token.upper != ")":
+            arguments = self._read_list(self._expression)
+        if upper in words.WITH_FROM:
+            self._refuse(("FROM",), f"{name} with FROM")
         self._expect(")")
-        return nodes.Call(name, arguments)
-
-    def _separator(self) -> nodes.Constant:
-        if not self._accept("SEPARATOR"):
-            return nodes.Constant(",", "text")
-        text = self._advance().text if self.token.kind == "text" else self.fail()
-        return nodes.Constant(text, "text")
+        window = self._window() if self._accept("OVER") else None
+        if window is None and upper in words.WINDOW_FUNCTIONS:
+            self.fail()
+        return nodes.Call(name, arguments, is_distinct, window)
 
     def _window(self) -> nodes.Window:
         partition: tuple[Expression, ...] = ()
@@ -680,13 +645,12 @@ class _Parser:
         self._expect(")")
         return nodes.Window(partition, order)
 
-    def _cast(self, separator: str) -> nodes.Cast:
+    def _cast(self) -> nodes.Cast:
         value = self._expression()
-        self._refuse(("USING",))
-        self._expect(separator)
-        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
+        self._expect("AS")
+        name = self._expect("SIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
         sizes: tuple[int, ...] = ()
-        if name in ("SIGNED", "UNSIGNED"):
+        if name == "SIGNED":
             self._accept("INTEGER", "INT")
         elif self.token.upper == "(":
             sizes = self._read_in_parentheses(self._number)

@@ -1,17 +1,19 @@
 """MySQL's utf8mb4_0900_ai_ci: order and equality that ignore case and accents."""
 
-import re
 import sqlite3
 import unicodedata
 from functools import lru_cache
 from time import monotonic
 
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import Deadline
 
 _PUNCTUATION = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$"
 _ORDER = {character: chr(index + 1) for index, character in enumerate("\t\n\r" + _PUNCTUATION)}
 _TABLE = str.maketrans(_ORDER)
 _MAX_KEPT_CHARS = 100
+_WILDCARDS = "%_\\"
+_MAX_PATTERN_CHARS = 100
 _EXPANSIONS = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d"})
 
 
@@ -35,7 +37,7 @@ _kept_key = lru_cache(maxsize=4096)(_key)
 
 
 def install_collation(connection: sqlite3.Connection, deadline: Deadline | None = None) -> None:
-    """Replaces NOCASE and LIKE by MySQL's (SQLite's own are faster and know ASCII only)."""
+    """Replaces NOCASE by MySQL's collation (SQLite's own is faster and knows ASCII only)."""
     deadline = deadline or Deadline()
 
     def compare(left: str, right: str) -> int:
@@ -46,67 +48,31 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
         first, second = collation_key(left), collation_key(right)
         return (first > second) - (first < second)
 
-    def like_operator(pattern: str | None, text: str | None, escape: str = "\\") -> int | None:
-        if pattern is None or text is None:
-            return None
-        return like(text, pattern, deadline, escape)
-
     connection.create_collation("NOCASE", compare)
-    connection.create_function("like", 2, like_operator)
-    connection.create_function("like", 3, like_operator)
 
 
-def like(text: str, pattern: str, deadline: Deadline, escape: str = "\\") -> int:
-    """Returns whether a text is LIKE a pattern; `deadline` is missed where that takes too long.
+def fold_text(text: str) -> str:
+    """Returns a text for SQLite's LIKE. Raises: MySQLError (1235): it ends at a NUL."""
+    if "\0" in text:
+        raise Mistake.NOT_SUPPORTED("LIKE of a text with a NUL character")
+    return fold(text)
 
-    What earlier `%` take can stay as it is: the rest of the pattern matches there if anywhere.
+
+def fold_pattern(pattern: str) -> str:
+    """Returns a pattern for SQLite's LIKE, with a backslash as its escape character.
+
+    A wide percent sign, which folds to a wildcard, is none. Raises: MySQLError (1235).
     """
-    text = fold(text)
-    marked = _wildcards(escape).sub(lambda match: match[1] or _MARKS[match[0]], pattern)
-    written = fold(marked)
-    first, *rest = written.split(_MARKS["%"])
-    if not rest:
-        return int(len(first) == len(text) and _fits(first, text, 0))
-    *middle, last = rest
-    position = len(first)
-    if not _fits(first, text, 0):
-        return 0
-    for segment in middle:
-        position = _find(segment, text, position, deadline) + len(segment)
-        if position < len(segment):
-            return 0
-    start = len(text) - len(last)
-    return int(start >= position and _fits(last, text, start))
-
-
-@lru_cache(maxsize=16)
-def _wildcards(escape: str) -> re.Pattern[str]:
-    return re.compile(rf"{re.escape(escape)}(.)|[%_]" if escape else "[%_]()", re.DOTALL)
-
-
-_MARKS = {"%": "\U0010ffff", "_": "\U0010fffe"}
-"""No characters."""
-
-
-def _find(segment: str, text: str, position: int, deadline: Deadline) -> int:
-    """Returns where a segment fits first, -1 for nowhere."""
-    if _MARKS["_"] not in segment:
-        return text.find(segment, position)
-    for start in range(position, len(text) - len(segment) + 1):
-        if deadline.is_over():
-            deadline.miss()
-            return -1
-        if _fits(segment, text, start):
-            return start
-    return -1
-
-
-def _fits(segment: str, text: str, start: int) -> bool:
-    part = text[start : start + len(segment)]
-    if _MARKS["_"] not in segment:
-        return part == segment
-    pairs = zip(segment, part, strict=False)
-    return len(part) == len(segment) and all(a in (b, _MARKS["_"]) for a, b in pairs)
+    num_backslashes = len(pattern) - len(pattern.rstrip("\\"))
+    if num_backslashes % 2 or len(pattern) > _MAX_PATTERN_CHARS or "\0" in pattern:
+        raise Mistake.NOT_SUPPORTED(f"LIKE '{pattern:.80}'")
+    if pattern.isascii():
+        return pattern
+    folded = ((character, fold(character)) for character in pattern)
+    return "".join(
+        f"\\{to}" if to in _WILDCARDS and character not in _WILDCARDS else to
+        for character, to in folded
+    )
 
 
 def fold(text: str) -> str:

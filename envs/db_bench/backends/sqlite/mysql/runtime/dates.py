@@ -11,10 +11,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, Kind, 
 
 _PARTS = re.compile(
     r"\s*(\d{2,4})[^\d\s](\d{1,2})[^\d\s](\d{1,2})"
-    r"(?:(?:T|\s+)(\d{1,2})(?:[^\d\s](\d{1,2})(?:[^\d\s](\d{1,2})(?:\.(\d*))?)?)?)?\s*",
+    r"(?:(?:T|\s+)(\d{1,2})(?:[^\d\s](\d{1,2})(?:[^\d\s](\d{1,2})(?:\.0*)?)?)?)?\s*",
     re.ASCII,
 )
-_TIME = re.compile(r"\s*(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.0*)?\s*", re.ASCII)
+_TIME = re.compile(r"\s*(\d{1,2}):([0-5]?\d)(?::([0-5]?\d))?(?:\.0*)?\s*", re.ASCII)
 _BEGINS_LIKE_A_DATE = re.compile(r"\s*[-+]?\d", re.ASCII)
 _MAX_CHARS = 40
 _UNITS = {
@@ -27,180 +27,111 @@ _UNITS = {
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 UNITS = frozenset({*_UNITS, *_MONTHS})
 DATE_UNITS = frozenset({"DAY", "WEEK", *_MONTHS})
-_WHOLE_NUMBER = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 
 
-def parse_datetime(value: SQLiteValue) -> datetime | None:
-    """Returns a text as a date and time, None for one that is plainly none.
+def normalize(value: SQLiteValue, kind: Kind) -> str | None:
+    """Returns a text as the ISO text of a DATE, DATETIME or TIME, None where it is plainly none.
 
     Raises: MySQLError (1235) for what MySQL may read in another way, such as '2024-01' or 5, and
     for fractions of a second.
     """
-    if isinstance(value, str) and len(value) <= _MAX_CHARS:
-        return _parse_datetime(value)
-    return _parse_datetime(str(value)[:_MAX_CHARS] + "…")
-
-
-@lru_cache(maxsize=4096)
-def _parse_datetime(text: str) -> datetime | None:
-    match = _PARTS.fullmatch(text)
-    if match is None:
-        _refuse_unclear(text)
-        return None
-    year, month, day, hour, minute, second, fraction = match.groups()
-    if fraction and fraction.strip("0"):
-        raise Mistake.NOT_SUPPORTED("fractions of seconds")
-    number = int(year)
-    if len(year) == 2:
-        number += 2000 if number < 70 else 1900
-    parts = (int(part or 0) for part in (month, day, hour, minute, second))
-    try:
-        return datetime(number, *parts)  # type: ignore[arg-type]
-    except ValueError:
-        return None
-
-
-def _refuse_unclear(text: str) -> None:
-    if _BEGINS_LIKE_A_DATE.match(text):
+    text = str(value)[: _MAX_CHARS + 1]
+    if kind is Kind.TIME and (match := _TIME.fullmatch(text)):
+        hours, minutes, seconds = match.groups(default="")
+        return f"{hours:0>2}:{minutes:0>2}:{seconds:0>2}"
+    is_read = kind is not Kind.TIME and len(text) <= _MAX_CHARS and _PARTS.fullmatch(text)
+    if not is_read and _BEGINS_LIKE_A_DATE.match(text):
         raise Mistake.NOT_SUPPORTED(f"the date or time {text}")
-
-
-def normalize(value: SQLiteValue, kind: Kind) -> str | None:
-    """Returns a text as the ISO text of a DATE, DATETIME or TIME, None where it is not one.
-
-    Raises: MySQLError (1235) for a spelling that is not read here.
-    """
-    if kind is Kind.TIME:
-        return _normalize_time(str(value)[:_MAX_CHARS])
-    moment = parse_datetime(value)
+    moment = parse_datetime(text) if is_read else None
     if moment is None:
         return None
     return moment.date().isoformat() if kind is Kind.DATE else moment.isoformat(" ")
 
 
-def _normalize_time(text: str) -> str | None:
-    """Times are compared as texts, and so have two digits of hours, and no sign."""
-    match = _TIME.fullmatch(text)
+@lru_cache(maxsize=4096)
+def parse_datetime(text: str) -> datetime | None:
+    """Returns a text as a date and time, None for one that is none."""
+    match = _PARTS.fullmatch(text)
     if match is None:
-        _refuse_unclear(text)
         return None
-    hours, minutes, seconds = match.groups()
-    if int(minutes) > 59 or int(seconds or 0) > 59:
-        return None
-    return f"{int(hours):02}:{minutes:0>2}:{seconds or '':0>2}"
-
-
-def temporal_number(value: str) -> int:
-    """Returns a date or a time as the number of its digits, as MySQL calculates with it."""
-    return int(re.sub(r"[^0-9]", "", value) or 0)
-
-
-def add_interval(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str | None:
-    """Returns a date plus `sign` times an interval; None where that is no date."""
-    moment = parse_datetime(value)
-    number = str(amount).strip()
-    if not _WHOLE_NUMBER.fullmatch(number):
-        raise Mistake.NOT_SUPPORTED(f"INTERVAL '{number:.40}'")
-    if moment is None:
-        return None
+    year, *others = (int(part or 0) for part in match.groups())
+    if len(match[1]) == 2:
+        year += 2000 if year < 70 else 1900
     try:
-        moment = _step(moment, sign * int(number), unit)
-    except (OverflowError, ValueError):
+        return datetime(year, *others)  # type: ignore[arg-type]
+    except ValueError:
         return None
-    is_date = len(str(value).strip()) <= 10 and unit in DATE_UNITS
+
+
+def _add(moment: datetime, count: int, unit: str, is_date: int) -> str:
+    """Returns a date plus so many units of time. Raises: MySQLError (1235) for one beyond all."""
+    try:
+        if unit in _UNITS:
+            moment += count * _UNITS[unit]
+        else:
+            months = moment.year * 12 + moment.month - 1 + count * _MONTHS[unit]
+            year, month = divmod(months, 12)
+            day = min(moment.day, monthrange(year, month + 1)[1])
+            moment = moment.replace(year=year, month=month + 1, day=day)
+    except (OverflowError, ValueError):
+        raise Mistake.NOT_SUPPORTED("a date before the year 1 or after 9999") from None
     return moment.date().isoformat() if is_date else moment.isoformat(" ")
 
 
-def _add_strictly(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str:
-    """Returns the sum as a change needs it. Raises: MySQLError (1441) for one beyond all dates."""
-    result = add_interval(value, amount, unit, sign)
-    if result is None:
-        raise Mistake.DATE_OVERFLOW()
-    return result
-
-
-def _step(moment: datetime, count: int, unit: str) -> datetime:
-    if unit in _UNITS:
-        return moment + count * _UNITS[unit]
-    year, month = divmod(moment.year * 12 + moment.month - 1 + count * _MONTHS[unit], 12)
-    day = min(moment.day, monthrange(year, month + 1)[1])
-    return moment.replace(year=year, month=month + 1, day=day)
-
-
-_DIRECTIVES = {
-    "Y": "%Y",
-    "m": "%m",
-    "d": "%d",
-    "M": "%B",
-    "b": "%b",
-    "H": "%H",
-    "i": "%M",
-    **dict.fromkeys("sS", "%S"),
-    "T": "%H:%M:%S",
-    "y": "%y",
-    "j": "%j",
-    "W": "%A",
-    "a": "%a",
-    "w": "%w",
-    **dict.fromkeys("hI", "%I"),
-    "p": "%p",
-    "r": "%I:%M:%S %p",
+_FORMATS = {
+    "Y": "{0.year:04}",
+    "y": "{0:%y}",
+    "M": "{0:%B}",
+    "b": "{0:%b}",
+    "m": "{0:%m}",
+    "c": "{0.month}",
+    "d": "{0:%d}",
+    "e": "{0.day}",
+    "W": "{0:%A}",
+    "a": "{0:%a}",
+    "H": "{0:%H}",
+    "h": "{0:%I}",
+    "i": "{0:%M}",
+    "s": "{0:%S}",
+    "p": "{0:%p}",
+    "T": "{0:%H:%M:%S}",
+    "%": "%",
 }
-"""MySQL's letters of formats as Python's."""
-_UNPADDED: dict[str, Callable[[datetime], str]] = {
-    "c": lambda moment: str(moment.month),
-    "e": lambda moment: str(moment.day),
-    "D": lambda moment: f"{moment.day}{_suffix(moment.day)}",
-    "k": lambda moment: str(moment.hour),
-    "l": lambda moment: str((moment.hour + 11) % 12 + 1),
-}
-_REFUSED_FORMATS = frozenset("fUuVvXx")
+"""MySQL's letters of formats that are done, as Python's formats."""
 
 
-def _suffix(day: int) -> str:
-    return "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
-
-
-def _date_format(value: SQLiteValue, pattern: str) -> str | None:
+def _format(moment: datetime, pattern: str) -> str | None:
     """Returns a date in one of MySQL's formats. Raises: MySQLError (1235)."""
-    moment = parse_datetime(value)
-    if moment is None or not pattern:
-        return None
 
     def write(match: re.Match[str]) -> str:
-        letter = match[1]
-        if letter in _REFUSED_FORMATS:
+        if match[1] not in _FORMATS:
             raise Mistake.NOT_SUPPORTED(f"DATE_FORMAT with {match[0]}")
-        if letter == "Y":  # Python's has no zeros before years below 1000
-            return f"{moment.year:04}"
-        if letter in _UNPADDED:
-            return _UNPADDED[letter](moment)
-        return moment.strftime(_DIRECTIVES[letter]) if letter in _DIRECTIVES else letter
+        return _FORMATS[match[1]].format(moment)
 
-    return re.sub(r"%(.)", write, pattern, flags=re.DOTALL)
+    return re.sub(r"%(.)", write, pattern, flags=re.DOTALL) or None
 
 
-def _days_between(left: SQLiteValue, right: SQLiteValue) -> int | None:
-    first, second = parse_datetime(left), parse_datetime(right)
-    return (first.date() - second.date()).days if first and second else None
-
-
-def _difference(unit: str, start: SQLiteValue, end: SQLiteValue) -> int | None:
+def _difference(unit: str, start: str, end: str) -> int:
     """Returns the whole units from `start` to `end` (TIMESTAMPDIFF)."""
-    first, last = parse_datetime(start), parse_datetime(end)
-    if first is None or last is None:
-        return None
+    first, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
     sign = 1 if last >= first else -1
     low, high = (first, last) if sign > 0 else (last, first)
     if unit in _UNITS:
         return sign * ((high - low) // _UNITS[unit])
     months = (high.year - low.year) * 12 + high.month - low.month
-    if (high.day, high.time()) < (low.day, low.time()):
-        months -= 1
+    months -= (high.day, high.time()) < (low.day, low.time())
     return sign * (months // _MONTHS[unit])
 
 
-_DATE_PARTS: dict[str, Callable[[datetime], SQLiteValue]] = {
+def _days_between(left: str, right: str) -> int:
+    return (datetime.fromisoformat(left).date() - datetime.fromisoformat(right).date()).days
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0, tzinfo=None)
+
+
+_OF_MOMENTS: dict[str, Callable[..., SQLiteValue]] = {
     "year": lambda moment: moment.year,
     "quarter": lambda moment: (moment.month + 2) // 3,
     "month": lambda moment: moment.month,
@@ -210,52 +141,24 @@ _DATE_PARTS: dict[str, Callable[[datetime], SQLiteValue]] = {
     "weekday": lambda moment: moment.weekday(),
     "dayname": lambda moment: f"{moment:%A}",
     "monthname": lambda moment: f"{moment:%B}",
-    "last_day": lambda moment: (
-        moment.replace(day=monthrange(moment.year, moment.month)[1]).date().isoformat()
-    ),
+    "hour": lambda moment: moment.hour,
+    "minute": lambda moment: moment.minute,
+    "second": lambda moment: moment.second,
+    "date_add": _add,
+    "date_format": _format,
 }
+"""Their first argument is a date or a date and time."""
 
 
-def _date_part(part: Callable[[datetime], SQLiteValue]) -> Function:
-    def call(value: SQLiteValue) -> SQLiteValue:
-        moment = parse_datetime(value)
-        return part(moment) if moment else None
-
-    return call
-
-
-def _clock_part(place: int) -> Function:
-    """HOUR, MINUTE or SECOND of a time, or of a date with a time."""
-
-    def call(value: str) -> int | None:
-        moment = None if _TIME.fullmatch(value) else parse_datetime(value)
-        return int((f"{moment:%H:%M:%S}" if moment else value).split(":")[place])
-
-    return call
-
-
-def _strict_date(value: SQLiteValue) -> SQLiteValue:
-    """Returns a text that is a date, as one must be in a change. Raises: MySQLError (1292)."""
-    if parse_datetime(value) is None:
-        raise Mistake.TRUNCATED_TEMPORAL("datetime", value)
-    return value
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0, tzinfo=None)
+def _of_iso_text(function: Callable[..., SQLiteValue]) -> Function:
+    return lambda text, *others: function(datetime.fromisoformat(text), *others)
 
 
 DATE_FUNCTIONS: dict[str, Function] = {
-    **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
-    **{name: _clock_part(place) for place, name in enumerate(("hour", "minute", "second"))},
-    "date_add": add_interval,
-    "strict_date_add": _add_strictly,
-    "date_format": _date_format,
+    **{name: _of_iso_text(function) for name, function in _OF_MOMENTS.items()},
     "now": lambda: _now().isoformat(" "),
     "curdate": lambda: _now().date().isoformat(),
     "temporal": lambda value, kind: normalize(value, Kind(kind)),
-    "temporal_number": temporal_number,
-    "strict_date": _strict_date,
     "datediff": _days_between,
     "timestampdiff": _difference,
 }

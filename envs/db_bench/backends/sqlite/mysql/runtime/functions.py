@@ -4,24 +4,24 @@ Each looks at the statement's deadline as it begins. Nothing interrupts a call: 
 in its arguments.
 """
 
-import contextlib
 import math
 import re
 import sqlite3
-from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
-from functools import lru_cache, partial
-from importlib import import_module
-from typing import Any
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, fold
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import (
+    fold,
+    fold_pattern,
+    fold_text,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
     StatementInterrupted,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
+    NUMBER,
     decimal_unit,
     exact_decimal,
     float_text,
@@ -31,27 +31,17 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, SQLiteValue, parse_type
 
 MAX_TEXT_CHARS = 1 << 20
-NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
-"""A number in a text, which may go on after it; the group is without spaces."""
-_MAX_GROUP_CONCAT_BYTES = 1024
-"""What MySQL cuts off is refused."""
 _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _MAX_WHOLE_CHARS = 18
 _NINE_DIGITS = decimal_unit(9)
 _CONTEXT = Context(prec=400)
 
 
-def _cased(change: Callable[[str], str]) -> Callable[[str], str]:
-    """Makes UPPER or LOWER: MySQL changes no character into two ('ß' stays, 'İ' is 'i')."""
-
-    def change_one(character: str) -> str:
-        changed = change(character)
-        return changed[0] if len(changed) == 1 or change is str.lower else character
-
-    def call(text: str) -> str:
-        return change(text) if text.isascii() else "".join(map(change_one, text))
-
-    return call
+def _upper(text: str) -> str:
+    """Returns a text in capitals: MySQL changes no character into two ('ß' stays)."""
+    if text.isascii():
+        return text.upper()
+    return "".join(c.upper() if len(c.upper()) == 1 else c for c in text)
 
 
 def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
@@ -59,84 +49,6 @@ def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
         return ""
     first = start - 1 if start > 0 else len(text) + start
     return text[first : first + length]
-
-
-def _substring_index(text: str, delimiter: str, count: int) -> str:
-    if not delimiter or not count:
-        return ""
-    parts = text.split(delimiter)
-    return delimiter.join(parts[:count] if count > 0 else parts[count:])
-
-
-def _padded(is_left: bool, text: str, length: int, filling: str) -> str | None:
-    missing = length - len(text)
-    if length < 0 or length > MAX_TEXT_CHARS:
-        return None
-    if missing <= 0:
-        return text[:length]
-    if not filling:
-        raise Mistake.NOT_SUPPORTED("LPAD and RPAD with nothing")
-    padding = (filling * (missing // len(filling) + 1))[:missing]
-    return padding + text if is_left else text + padding
-
-
-def _locate(part: str, text: str, start: int = 1) -> int:
-    if not part and start > 1:
-        raise Mistake.NOT_SUPPORTED("LOCATE of nothing from a position")
-    return fold(text).find(fold(part), start - 1) + 1 if 1 <= start <= len(text) + 1 else 0
-
-
-def _trim(text: str, removed: str, side: str) -> str:
-    start, end = 0, len(text)
-    if removed and side != "TRAILING":
-        while text.startswith(removed, start):
-            start += len(removed)
-    if removed and side != "LEADING":
-        while text.endswith(removed, start, end):
-            end -= len(removed)
-    return text[start:end]
-
-
-def _concat_ws(separator: str | None, *parts: str | None) -> str | None:
-    if separator is None:
-        return None
-    return separator.join(part for part in parts if part is not None)
-
-
-_PLAIN_PATTERN = re.compile(
-    r"(?:(?:[\w ,@%&=!;/:.-]|\)|\\[dDwWsS.+*?()$^|/-]|\[\^?[\w ,.@%+]+(?:-\w)?[\w ,.@%+-]*\])"
-    r"(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})?|[|(^$])+",
-    re.ASCII,
-)
-"""What means the same to ICU and to RE2 in a text of one line (ASCII, for `\\w` and the like)."""
-_LETTER_CLASS = frozenset("\\")
-_MAX_PATTERN_BYTES = 128 * 1024
-
-
-def _regexp(text: str, pattern: str) -> int:
-    is_plain = text.isprintable() and _PLAIN_PATTERN.fullmatch(pattern)
-    if not is_plain or not (text.isascii() or _LETTER_CLASS.isdisjoint(pattern)) or "--" in pattern:
-        raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}' of such a text")
-    return int(_compiled(pattern).search(text) is not None)
-
-
-@lru_cache(maxsize=64)
-def _compiled(pattern: str) -> Any:
-    """Returns RE2's pattern: its time is linear in the text. Raises: MySQLError (1235)."""
-    try:
-        re2 = import_module("re2")  # here, since not every platform has it
-    except ImportError:
-        raise Mistake.NOT_SUPPORTED("REGEXP without google-re2") from None
-    options = re2.Options()
-    options.max_mem, options.log_errors, options.case_sensitive = _MAX_PATTERN_BYTES, False, False
-    try:
-        return re2.compile(pattern, options)
-    except re2.error:
-        raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}'") from None
-
-
-def _repeat(text: str, count: int) -> str | None:
-    return text * count if len(text) * count <= MAX_TEXT_CHARS else None
 
 
 def _quotient(left: float, right: float) -> float | None:
@@ -147,15 +59,13 @@ def _quotient(left: float, right: float) -> float | None:
     return float(quotient.quantize(_NINE_DIGITS, rounding=ROUND_DOWN, context=_CONTEXT))
 
 
-def _modulo(left: float, right: float) -> float | None:
-    return float(Decimal(repr(left)) % Decimal(repr(right))) if right else None
-
-
 def _round(value: float, places: int, is_decimal: int) -> float | int:
     if isinstance(value, int) and places >= 0:
         return value
     if is_decimal:
-        return _quantized(value, places, ROUND_HALF_UP)
+        unit = decimal_unit(places)
+        result = exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
+        return int(result) if isinstance(value, int) else float(result)
     factor = 10.0 ** abs(places)
     scaled = value * factor if places >= 0 else value / factor
     if abs(scaled) > 1e15:
@@ -163,29 +73,15 @@ def _round(value: float, places: int, is_decimal: int) -> float | int:
     return round(scaled) / factor if places >= 0 else round(scaled) * factor
 
 
-def _quantized(value: float, places: int, rounding: str) -> float | int:
-    unit = decimal_unit(places)
-    result = exact_decimal(value).quantize(unit, rounding=rounding, context=_CONTEXT)
-    return int(result) if isinstance(value, int) else float(result)
-
-
-def _power(base: float, exponent: float) -> float:
-    with contextlib.suppress(ZeroDivisionError, OverflowError):
-        result = float(base) ** float(exponent)
-        if isinstance(result, float):
-            return result
-    raise Mistake.NUMBER_RANGE("DOUBLE", f"pow({base},{exponent})")
-
-
 def _whole(number: int) -> float | int:
     return number if abs(number) < 1 << 63 else float(number)
 
 
-def _number(text: SQLiteValue) -> SQLiteValue:
+def _number(text: str) -> float:
     """Returns the number that a text is, where a statement changes tables."""
-    if isinstance(text, str) and not NUMBER.fullmatch(text):
+    if not NUMBER.fullmatch(text):
         raise Mistake.TRUNCATED_NUMBER(text)
-    return text if text is None else float(text)
+    return float(text)
 
 
 def _divisor(value: SQLiteValue) -> SQLiteValue:
@@ -194,19 +90,9 @@ def _divisor(value: SQLiteValue) -> SQLiteValue:
     return value
 
 
-def _float_text(value: float, is_single: int) -> str:
-    return float_text(float(f"{value:.6g}") if is_single else float(value))
-
-
 def _cast_integer(value: float, is_decimal: int) -> int:
     number = int(to_decimal(value, 0)) if is_decimal else round(value)
     return min(max(number, -(1 << 63)), (1 << 63) - 1)
-
-
-def _unsigned(value: int) -> int:
-    if value < 0:
-        raise Mistake.NOT_SUPPORTED("CAST of a number below zero AS UNSIGNED")
-    return value
 
 
 def _bigint(value: SQLiteValue) -> SQLiteValue:
@@ -224,105 +110,39 @@ def _text_integer(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-def _single_value(count: int, value: SQLiteValue) -> SQLiteValue:
-    if count > 1:
-        raise Mistake.NOT_SUPPORTED("UPDATE of a row that is joined to several values")
-    return value
+def _too_many_rows() -> SQLiteValue:
+    raise Mistake.SUBQUERY_ROWS()
 
 
-def _row_key(*values: SQLiteValue) -> str:
-    return repr([collation_key(value) if isinstance(value, str) else value for value in values])
-
-
-def _single_row(count: int, value: SQLiteValue) -> SQLiteValue:
-    if count > 1:
-        raise Mistake.SUBQUERY_ROWS()
-    return value
-
-
-def _store(value: SQLiteValue, declared: str, column: str, row: int) -> SQLiteValue:
-    return stored_value(value, parse_type(declared, is_task=True), column, row)
-
-
-_NULL_IS_NULL: dict[str, Function] = {
+_FUNCTIONS: dict[str, Function] = {
     **DATE_FUNCTIONS,
-    "upper": _cased(str.upper),
-    "lower": _cased(str.lower),
+    "upper": _upper,
+    "lower": lambda text: (  # 'İ' is one character
+        text.lower() if text.isascii() else "".join(c.lower()[0] for c in text)
+    ),
+    "fold_text": fold_text,
+    "fold_pattern": fold_pattern,
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
-    "repeat": _repeat,
-    "substring_index": _substring_index,
-    "lpad": partial(_padded, True),
-    "rpad": partial(_padded, False),
-    "reverse": lambda text: text[::-1],
-    "trim": _trim,
-    "ascii": lambda text: text.encode()[0] if text else 0,
-    "regexp": _regexp,
-    "row_key": _row_key,
-    "locate": _locate,
-    "truncate": lambda value, places: _quantized(value, places, ROUND_DOWN),
-    "sign": lambda value: (value > 0) - (value < 0),
-    "sqrt": lambda value: math.sqrt(value) if value >= 0 else None,
-    "pow": _power,
-    "format": lambda value, places: f"{to_decimal(value, places):,}",
-    "unsigned": _unsigned,
+    "repeat": lambda text, n: text * n if len(text) * n <= MAX_TEXT_CHARS else None,
+    "locate": lambda part, text: fold(text).find(fold(part)) + 1,
     "quotient": _quotient,
-    "mod": _modulo,
     "round": _round,
     "ceil": lambda value: _whole(math.ceil(value)),
     "floor": lambda value: _whole(math.floor(value)),
     "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
-    "fixed_text": lambda value, scale: str(to_decimal(repr(round(float(value), scale)), scale)),
-    "float_text": _float_text,
+    "float_text": lambda value, digits: float_text(float(f"{value:.{digits}g}")),
     "cast_integer": _cast_integer,
     "text_integer": _text_integer,
     "number": _number,
     "divisor": _divisor,
+    "too_many_rows": _too_many_rows,
+    "bigint": _bigint,
+    "store": lambda value, declared, column, row: stored_value(
+        value, parse_type(declared, is_task=True), column, row
+    ),
 }
 """Each gives NULL where an argument is NULL."""
-_FUNCTIONS: dict[str, Function] = {
-    "concat_ws": _concat_ws,
-    "single_row": _single_row,
-    "single_value": _single_value,
-    "bigint": _bigint,
-    "store": _store,
-}
-
-
-class _GroupConcat:
-    """GROUP_CONCAT of one group."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[str, tuple[SQLiteValue, ...]]] = []
-        self._seen: set[str] = set()
-        self._num_bytes = 0
-        self._separator = ""
-
-    def step(self, text: str | None, separator: str, is_distinct: int, *order: SQLiteValue) -> None:
-        """Takes a row: its text, and what it is ordered by."""
-        if text is None:
-            return
-        if is_distinct and collation_key(text) in self._seen:
-            return
-        self._seen.add(collation_key(text) if is_distinct else "")
-        self._num_bytes += len(text.encode()) + len(separator.encode())
-        if self._num_bytes > _MAX_GROUP_CONCAT_BYTES:
-            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT of so many characters")
-        self._separator = separator
-        self._rows.append((text, order))
-
-    def finalize(self) -> str | None:
-        """Returns the texts in order."""
-        rows = self._rows
-        num_terms = len(rows[0][1]) if rows else 0
-        for place in range(num_terms - 2, -1, -2):
-            is_descending = bool(rows[0][1][place + 1])
-            rows.sort(key=lambda row: _sort_key(row[1][place]), reverse=is_descending)
-        return self._separator.join(text for text, _ in rows) if rows else None
-
-
-def _sort_key(value: SQLiteValue) -> tuple[bool, object]:
-    return value is not None, collation_key(value) if isinstance(value, str) else value or 0
 
 
 class FunctionErrors:
@@ -335,18 +155,6 @@ class FunctionErrors:
         """Returns the last error and forgets it."""
         error, self.last = self.last, None
         return error
-
-
-def _nullable(function: Function) -> Function:
-    """Makes a function return NULL where an argument is NULL."""
-
-    def call(*arguments: SQLiteValue) -> SQLiteValue:
-        return None if None in arguments else function(*arguments)
-
-    return call
-
-
-_ALL = {**{name: _nullable(function) for name, function in _NULL_IS_NULL.items()}, **_FUNCTIONS}
 
 
 def install_functions(
@@ -362,17 +170,13 @@ def install_functions(
         def call(*arguments: SQLiteValue) -> SQLiteValue:
             try:
                 deadline.check()
-                return function(*arguments)
+                return None if None in arguments else function(*arguments)
             except (MySQLError, StatementInterrupted) as error:
                 errors.last = error
                 raise
 
         return call
 
-    class GroupConcat(_GroupConcat):
-        step = guarded(_GroupConcat.step)  # type: ignore[assignment]
-
-    connection.create_aggregate("my_group_concat", -1, GroupConcat)  # type: ignore[arg-type]
-    for name, function in _ALL.items():
+    for name, function in _FUNCTIONS.items():
         connection.create_function(f"my_{name}", -1, guarded(function))
     return errors

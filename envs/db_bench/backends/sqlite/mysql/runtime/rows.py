@@ -15,7 +15,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     FLOATS,
     MAX_EXACT_DIGITS,
     TEMPORALS,
-    UNFIXED,
     Kind,
     Row,
     SQLiteValue,
@@ -24,9 +23,9 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
 )
 
 _CONTEXT = Context(prec=400, rounding=ROUND_HALF_UP)
-_NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*$", re.ASCII)
+NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*", re.ASCII)
+"""A number in a text, which may go on after it; the group is without spaces."""
 _MAX_FLOAT = 3.4028234663852886e38
-_PREFIX = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)", re.ASCII)
 
 
 @lru_cache(maxsize=64)
@@ -66,23 +65,10 @@ def _to_integer(value: SQLiteValue) -> Value:
     return round(value) if isinstance(value, float) else value
 
 
-def _to_single(value: SQLiteValue) -> Value:
-    return float(f"{value:.6g}") if isinstance(value, int | float) else value
-
-
 def _to_double(value: SQLiteValue) -> Value:
     if isinstance(value, float) and math.isinf(value):
         raise Mistake.NUMBER_RANGE("DOUBLE", "an expression")
     return value + 0.0 if isinstance(value, int | float) else value  # no negative zero
-
-
-def _to_fixed_double(value: SQLiteValue, scale: int) -> Value:
-    number = _to_double(value)
-    return round(number, scale) + 0.0 if isinstance(number, float) else number
-
-
-def _to_text(value: SQLiteValue) -> Value:
-    return str(value) if isinstance(value, int | float) else value
 
 
 def _read_time(text: str) -> timedelta:
@@ -92,9 +78,8 @@ def _read_time(text: str) -> timedelta:
 
 _CONVERTERS: dict[Kind, Callable[[Any], Value]] = {
     Kind.INTEGER: _to_integer,
-    Kind.FLOAT: _to_single,
+    Kind.FLOAT: lambda value: float(f"{value:.6g}"),
     Kind.DOUBLE: _to_double,
-    Kind.TEXT: _to_text,
     Kind.DATE: date.fromisoformat,
     Kind.DATETIME: datetime.fromisoformat,
     Kind.TIME: _read_time,
@@ -104,17 +89,14 @@ _CONVERTERS: dict[Kind, Callable[[Any], Value]] = {
 
 @lru_cache(maxsize=256)
 def _converter(kind: SqlType) -> Callable[[Any], Value] | None:
-    scale = kind.scale
-    if kind.kind is Kind.DOUBLE and scale < UNFIXED:
-        return lambda value: _to_fixed_double(value, scale)
     if kind.kind is not Kind.DECIMAL:
         return _CONVERTERS.get(kind.kind)
 
     def convert(value: SQLiteValue) -> Value:
         if not isinstance(value, int | float):
             return None
-        check_digits(value, scale)
-        return to_decimal(value, scale)
+        check_digits(value, kind.scale)
+        return to_decimal(value, kind.scale)
 
     return convert
 
@@ -192,9 +174,9 @@ def _number(value: Value, kind: SqlType, column: str, row: int) -> int | float |
     if isinstance(value, int | float | Decimal):
         return value
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    if _NUMBER.match(text):
-        return int(text) if text.strip().lstrip("+-").isdigit() else Decimal(text.strip())
-    if _PREFIX.match(text) or kind.kind in FLOATS:
+    if NUMBER.fullmatch(text):
+        return Decimal(text.strip())
+    if NUMBER.match(text) or kind.kind in FLOATS:
         raise Mistake.TRUNCATED(column, row)
     raise Mistake.BAD_NUMBER(kind.kind, text, column, row)
 
