@@ -3,7 +3,7 @@
     take ─▶ GroupRequest ─▶ OpenGroup, with an EpisodeBuilder for each episode
                  turn after turn: engine.generate ─▶ action ─▶ env.step ─▶ observation
                  (tokens of a Completion with mask True, then the observation's with mask False)
-    collect ◀─ EpisodeGroup and SampleReport, as soon as all of a group's episodes are over
+    collect ◀─ PlayedGroup, with its EpisodeGroup, as soon as all of its episodes are over
 
 Episodes are coroutines of one event loop, in a thread of its own (`TakenGroups`). Environments run
 in other threads (`EnvThreads`), so that a slow step holds up its own episode only.
@@ -133,7 +133,7 @@ class EnvRunner:
         return report.groups, report
 
     def sleep(self) -> None:
-        """Has the engine leave its memory to others. Raises: EngineError, SettingsError."""
+        """Puts the engine to sleep, freeing memory. Raises: EngineError, SettingsError."""
         if not isinstance(self._engine, SleepingEngine):
             name = type(self._engine).__name__
             raise SettingsError(f"env_runners.sleep_while_learning: {name} cannot sleep")
@@ -187,7 +187,7 @@ class EnvRunner:
                     self._engine.update_sessions(opened=[session], closed=closed)
                     closed = [session]
                     await self._play_or_drop(group, sample, session)
-                self._taken.end(group)
+                self._taken.end_episode(group)
         finally:
             self._engine.update_sessions(closed=closed)
 
@@ -195,8 +195,8 @@ class EnvRunner:
         """Plays an episode, again in a fresh environment after each fault.
 
         A task whose data turn out to be bad counts as a fault too: other tasks are whole. After too
-        many faults its group is dropped: episodes not begun are skipped, the run goes on. An
-        EnvironmentBugError, which none may raise, ends the run instead.
+        many faults its group is dropped: its other episodes are not begun, and the run continues.
+        An EnvironmentBugError ends the run instead.
         """
         place = f"environment {self._settings.environment.id}, task {group.task.task_id!r}"
         for attempt in range(_MAX_RETRIES + 1):
@@ -228,12 +228,11 @@ class EnvRunner:
         """Plays one episode; None if it is slow, or its group is stale.
 
         Another attempt samples other actions: the same ones might make the environment fail again.
-        Raises: EnvFault, and then the environment is gone; a step over its time limit is one;
-        DataError where the task cannot be set up.
+        Raises: EnvFault (its environment is closed then), DataError where the task cannot be set
+        up.
         """
-        request, task = group.request, group.task
-        pool = self._pool_of(request)
-        env, prompt = await self._threads.call(partial(pool.begin, request.group_id, task))
+        task, pool = group.task, self._pool_of(group.request)
+        env, prompt = await self._threads.call(partial(pool.begin, group.request.group_id, task))
         episode = group.begin(prompt, self._chat)
         deadline_s = asyncio.get_running_loop().time() + self._limits.episode_timeout_s
         complete = partial(self._turns.sample, group, sample, attempt, deadline_s)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -26,23 +27,21 @@ class EnvHangError(EnvFault):
     """An environment's call took too long; its environment must not be touched again."""
 
 
+@dataclass(eq=False, slots=True)
 class _Call:
-    __slots__ = ("error", "function", "future", "is_settled", "result", "start_s")
-
-    def __init__(self, function: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        self.function, self.future = function, future
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.is_settled = False
-        self.start_s = 0.0
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+    is_settled: bool = False
+    start_s: float = 0.0
 
 
 class EnvThreads:
     """Up to `max_threads` threads that take calls from one queue.
 
     Results come back to the event loop together: the loop is woken once for all that have come
-    since it last looked. Calls of one environment may come from different threads. All belongs to
-    one event loop.
+    since it last looked. Calls of one environment may come from different threads.
     """
 
     def __init__(self, max_threads: int, timeout_s: float) -> None:
@@ -112,7 +111,7 @@ class EnvThreads:
         self.num_under_way -= 1
         if self.num_under_way == 0:
             self._busy_s += time.perf_counter() - self._start_s
-        if call.future.done():  # cancelled
+        if call.future.cancelled():
             return
         if call.error is not None:
             call.future.set_exception(call.error)
@@ -120,7 +119,7 @@ class EnvThreads:
             call.future.set_result(call.result)
 
     def _watch(self) -> None:
-        """Looks for calls over their time, again and again while any is under way."""
+        """Looks for calls over their time, repeatedly while any is under way."""
         now_s = time.monotonic()
         for call in self._running.copy():  # threads change it
             if now_s - call.start_s > self._timeout_s:
