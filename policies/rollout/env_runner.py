@@ -20,11 +20,10 @@ from functools import partial
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.policies.delivery.probe import Proof, prove
-from agentpeft.policies.engines.player import EngineFactory, Player, make_player
+from agentpeft.policies.engines.player import Player, make_player
 from agentpeft.policies.engines.protocol import SleepingEngine
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
-from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
 from agentpeft.policies.rollout.environments import EnvPool, open_held_out, open_stages
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
@@ -50,21 +49,11 @@ class EnvRunner:
     (`TurnSampler`: also the part, of a turn that was interrupted).
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        base: PolicyBase | None = None,
-        make_engine: EngineFactory | None = None,
-        player: Player | None = None,
-    ) -> None:
-        """`base` None is the settings' model; `make_engine` None is the settings' engine.
-
-        A `player` takes the place of both. Raises: SettingsError.
-        """
+    def __init__(self, settings: Settings, player: Player | None = None) -> None:
+        """`player` None is the settings'. Raises: SettingsError."""
         self._settings, self._limits = settings, settings.env_runners
         self._stages, self._held_out = open_stages(settings), open_held_out(settings)
-        player = player or make_player(settings, base, make_engine)
+        player = player or make_player(settings)
         self._chat, self._engine, self._oracle = player.chat, player.engine, player.oracle
         most = self._limits.max_concurrent_episodes
         self._threads = EnvThreads(min(most, _MAX_ENV_THREADS), self._limits.step_timeout_s)
