@@ -1,7 +1,7 @@
-"""What every engine can do, and what some can."""
+"""What every engine can do."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -65,31 +65,20 @@ class Engine(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Frees memory and threads; idempotent."""
-        ...
-
-
-@runtime_checkable
-class InterruptibleEngine(Engine, Protocol):
-    """An engine that can end what is under way early."""
-
     def interrupt(self) -> None:
         """Has all requests under way answered soon, with the tokens that they have by then.
 
-        There may be none; their `stop_reason` is INTERRUPTED. It does not wait for the answers.
+        There may be none; their `stop_reason` is INTERRUPTED. It does not wait for the answers. An
+        engine that cannot do so does nothing.
         """
-        ...
-
-
-@runtime_checkable
-class SleepingEngine(Engine, Protocol):
-    """An engine that can leave its memory to others for a while."""
 
     def sleep(self) -> None:
-        """Gives memory back until it is asked for something again, whatever that is.
+        """Gives memory back, if there is any, until the engine is asked for something again.
 
         Keys and values are forgotten; a GPU's weights are kept in the machine's memory. Raises:
         EngineError where requests are under way.
         """
+
+    def close(self) -> None:
+        """Frees memory and threads; idempotent."""
         ...

@@ -20,7 +20,7 @@ from agentpeft.policies.messages import (
 
 
 class WeightlessEngine:
-    """Can neither load an adapter nor score; a subclass has `generate`."""
+    """Can do none of what needs weights; a subclass has `generate`."""
 
     num_versions = 1
     served_effect = math.nan
@@ -35,6 +35,12 @@ class WeightlessEngine:
     async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
         """Raises: EngineError."""
         raise EngineError(f"{type(self).__name__}: {len(sequences)} sequences cannot be scored")
+
+    def interrupt(self) -> None:
+        """Interrupts nothing."""
+
+    def sleep(self) -> None:
+        """Has no memory to give back."""
 
     def close(self) -> None:
         """Has nothing to free."""

@@ -18,10 +18,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.envs import DataError, EnvFault, UnknownTaskError
 from agentpeft.policies.delivery.probe import Proof, prove
 from agentpeft.policies.engines.player import Player, make_player
-from agentpeft.policies.engines.protocol import SleepingEngine
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
 from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
@@ -122,10 +121,7 @@ class EnvRunner:
         return report.groups, report
 
     def sleep(self) -> None:
-        """Puts the engine to sleep, freeing memory. Raises: EngineError, SettingsError."""
-        if not isinstance(self._engine, SleepingEngine):
-            name = type(self._engine).__name__
-            raise SettingsError(f"env_runners.sleep_while_learning: {name} cannot sleep")
+        """Puts the engine to sleep, freeing memory, until it is needed. Raises: EngineError."""
         self._engine.sleep()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentpeft.policies.engines.protocol import Engine, InterruptibleEngine
+from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, StopReason
 from agentpeft.policies.rollout.environments import EVAL_STREAM, TRAIN_STREAM
@@ -40,7 +40,7 @@ class TurnSampler:
     async def hold(self) -> None:
         """Lets no turn begin or continue, and returns once none is under way."""
         self._may_sample.clear()
-        if self._settings.in_flight_updates and isinstance(self._engine, InterruptibleEngine):
+        if self._settings.in_flight_updates:
             self._engine.interrupt()
         await self._is_quiet.wait()
 

@@ -45,6 +45,9 @@ class EngineAround:
     def interrupt(self):
         self.engine.interrupt()
 
+    def sleep(self):
+        self.engine.sleep()
+
     def load_adapter(self, adapter):
         return self.engine.load_adapter(adapter)
 

@@ -41,7 +41,7 @@ class _Store:
 
     def free(self) -> None:
         """Gives all memory back."""
-        self.states = self._empty
+        self.states = self._empty.clone()
 
     def begin(self, slots: Ids, positions: Ids) -> None:
         """Says where the next pass's tokens go: to positions (B, T) of slots (B,), -1 to none."""
