@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -31,8 +32,6 @@ class EnvHangError(EnvFault):
 class _Call:
     function: Callable[[], Any]
     future: asyncio.Future[Any]
-    result: Any = None
-    error: BaseException | None = None
     is_settled: bool = False
     start_s: float = 0.0
 
@@ -50,7 +49,7 @@ class EnvThreads:
         self._max_threads, self._timeout_s, self._num_threads = max_threads, timeout_s, 0
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._running: set[_Call] = set()
-        self._done: deque[_Call] = deque()
+        self._done: deque[tuple[_Call, Callable[[], None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_waking = self._is_watching = False
 
@@ -88,13 +87,13 @@ class EnvThreads:
             call.start_s = time.monotonic()
             self._running.add(call)
             try:
-                call.result = call_environment(call.function)
+                settle = partial(call.future.set_result, call_environment(call.function))
             except ENVIRONMENT_ERRORS as error:
-                call.error = error
+                settle = partial(call.future.set_exception, error)
             self._running.discard(call)
             if call.is_settled:  # left behind meanwhile, and replaced
                 return
-            self._done.append(call)
+            self._done.append((call, settle))
             if not self._is_waking and self._loop is not None and not self._loop.is_closed():
                 self._is_waking = True
                 self._loop.call_soon_threadsafe(self._deliver)
@@ -102,21 +101,17 @@ class EnvThreads:
     def _deliver(self) -> None:
         self._is_waking = False  # before the queue is emptied: what comes later wakes again
         while self._done:
-            self._settle(self._done.popleft())
+            self._settle(*self._done.popleft())
 
-    def _settle(self, call: _Call) -> None:
+    def _settle(self, call: _Call, settle: Callable[[], None]) -> None:
         if call.is_settled:
             return
         call.is_settled = True
         self.num_under_way -= 1
         if self.num_under_way == 0:
             self._busy_s += time.perf_counter() - self._start_s
-        if call.future.cancelled():
-            return
-        if call.error is not None:
-            call.future.set_exception(call.error)
-        else:
-            call.future.set_result(call.result)
+        if not call.future.cancelled():
+            settle()
 
     def _watch(self) -> None:
         """Looks for calls over their time, repeatedly while any is under way."""
@@ -126,8 +121,8 @@ class EnvThreads:
                 self._running.discard(call)
                 self._start_thread()
                 hang = f"a call of the environment took more than {self._timeout_s:g} s"
-                call.error = EnvHangError(f"{hang}; its thread is left behind")
-                self._settle(call)
+                error = EnvHangError(f"{hang}; its thread is left behind")
+                self._settle(call, partial(call.future.set_exception, error))
         self._is_watching = self.num_under_way > 0
         if self._is_watching and self._loop is not None:
             self._loop.call_later(min(self._timeout_s / 4, 1.0), self._watch)
