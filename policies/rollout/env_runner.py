@@ -58,6 +58,7 @@ class EnvRunner:
         self._threads = EnvThreads(min(most, _MAX_ENV_THREADS), self._limits.step_timeout_s)
         self._taken = TakenGroups(most, self._open, self._play)
         self._turns = TurnSampler(settings, self._engine)
+        self._proving_loop = asyncio.Runner()  # of this thread: a signal may end it
         self._reported_s = 0.0
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
@@ -79,8 +80,8 @@ class EnvRunner:
             ack, proof = self._engine.load_adapter(adapter), None
             self._turns.version = adapter.version
             if sequences is not None:
-                limit_s = self._limits.episode_timeout_s
-                proof = self._taken.run(prove(self._engine, sequences, limit_s))
+                proving = prove(self._engine, sequences, self._limits.episode_timeout_s)
+                proof = self._proving_loop.run(proving)
             return ack, proof
         finally:
             self._taken.run(self._turns.release())
@@ -128,6 +129,7 @@ class EnvRunner:
         self._taken.close()
         self._engine.close()
         self._threads.close()
+        self._proving_loop.close()
         for pool in (*self._stages, self._held_out):
             pool.close()
 

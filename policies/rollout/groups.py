@@ -15,8 +15,8 @@ Mode: TypeAlias = Literal["train", "eval"]
 class GroupRequest:
     """`num_episodes` episodes of the task at position `group_id` of the mode's task stream.
 
-    Single episodes of mode "eval" are greedy; others have the settings' temperature. `stage` is the
-    stage of training whose stream it is, see `stages`.
+    Single episodes of mode "eval" are greedy; others have the settings' temperature. `stage`: the
+    stage of training.
     """
 
     group_id: int
@@ -93,7 +93,6 @@ class SampleReport:
         self.adapter_versions = tuple(group.version for group in whole)
         self.task_hashes = {group.request.group_id: group.task_hash for group in whole}
         self.dropped_group_ids = tuple(g.request.group_id for g in ordered if g.is_dropped)
-        self.stale_group_ids = tuple(g.request.group_id for g in ordered if g.is_stale)
         self.counts = sum((group.counts for group in ordered), PlayCounts())
         self.last_fault = next((group.last_fault for group in ordered if group.last_fault), "")
         env_s: dict[int, float] = {}

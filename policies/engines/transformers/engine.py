@@ -70,8 +70,8 @@ class EngineSettings:
 class TransformersEngine:
     """Samples with keys and values cached by session, and the adapter fused into the weights.
 
-    The model belongs to the engine from then on. Its generation_config is not used. All requests
-    come from one event loop at a time.
+    The model belongs to the engine from then on. Its generation_config is not used. Requests that
+    are under way together belong to one event loop.
     """
 
     num_versions = 1
