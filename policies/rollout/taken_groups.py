@@ -12,8 +12,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
-
 from agentpeft.envs import Task
 from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids
@@ -26,18 +24,18 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class OpenGroup:
-    """A group in play: its prompt once it is known, and its finished episodes by sample.
+    """A group in play: its finished episodes by sample, and the tokens of its prompt.
 
-    `version` is the adapter's that sampled its first turn, with `in_flight_updates` its last; None
-    before. `num_ended` episodes are over. It is dropped if its world keeps failing, and stale once
-    it is too old to be learnt from.
+    There are several prompts if its environment gives its episodes different ones. `version` is the
+    adapter's that sampled its first turn, with `in_flight_updates` its last; None before.
+    `num_ended` episodes are over. It is dropped if its world keeps failing, and stale once it is
+    too old to be learnt from.
     """
 
     request: GroupRequest
     task: Task
     episodes: dict[int, EpisodeBuilder] = field(default_factory=dict)
-    prompt: str | None = None
-    prompt_ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    prompts: dict[str, Ids] = field(default_factory=dict)
     version: int | None = None
     is_dropped: bool = False
     is_stale: bool = False
@@ -60,11 +58,10 @@ class OpenGroup:
         return f"{self.name}-{sample:04d}"
 
     def begin(self, prompt: str, chat: ChatFormat) -> EpisodeBuilder:
-        """Returns a new episode; the tokens of a prompt that the group shares are made once."""
-        if self.prompt is None:
-            self.prompt, self.prompt_ids = prompt, chat.begin(prompt)
-        prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
-        return EpisodeBuilder(prompt, prompt_ids, chat)
+        """Returns a new episode; the tokens of a prompt that episodes share are made once."""
+        if prompt not in self.prompts:
+            self.prompts[prompt] = chat.begin(prompt)
+        return EpisodeBuilder(prompt, self.prompts[prompt], chat)
 
     def finish(self, newest: int, has_messages: bool, env_s: float) -> PlayedGroup:
         """Returns the group, all of whose episodes are over; without a version it is of `newest`.

@@ -95,7 +95,7 @@ class TurnSampler:
             group.version = self.version
         sampled = [part.token_ids for part in parts if len(part.token_ids)]
         played = group.request
-        is_shared = played.num_episodes > 1 and episode.context is group.prompt_ids
+        is_shared = played.num_episodes > 1 and episode.num_turns == 0
         seed = self._settings.seed, _STREAMS[played.mode], played.group_id, sample
         later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
         request = GenerationRequest(
