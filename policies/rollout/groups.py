@@ -24,11 +24,6 @@ class GroupRequest:
     mode: Mode = "train"
     stage: int = 0
 
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the most likely tokens are wanted."""
-        return self.mode == "eval" and self.num_episodes == 1
-
 
 @dataclass
 class PlayCounts:

@@ -96,13 +96,14 @@ class TurnSampler:
         sampled = [part.token_ids for part in parts if len(part.token_ids)]
         played = group.request
         is_shared = played.num_episodes > 1 and episode.num_turns == 0
+        is_greedy = played.mode == "eval" and played.num_episodes == 1
         seed = self._settings.seed, _STREAMS[played.mode], played.group_id, sample
         later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
         request = GenerationRequest(
             session=group.name_session(sample),
             prompt_ids=np.concatenate([episode.context, *sampled]) if sampled else episode.context,
             seed=(*seed, episode.num_turns, *later),
-            temperature=0.0 if played.is_greedy else self._limits.temperature,
+            temperature=0.0 if is_greedy else self._limits.temperature,
             max_new_tokens=self._limits.max_new_tokens - sum(map(len, sampled)),
             prefix=group.name if is_shared and not sampled else None,
             adapter_version=group.version if self._engine.num_versions > 1 else self.version,
