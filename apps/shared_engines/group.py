@@ -221,6 +221,12 @@ class RemoteEngine:
             raise _translate(error) from None
         return scores
 
+    def interrupt(self) -> None:
+        """Interrupts nothing: the settings refuse in-flight updates of shared engines."""
+
+    def sleep(self) -> None:
+        """Stays awake: other runs play with the engine."""
+
     def close(self) -> None:
         """Gives the slots back; idempotent."""
         if self._is_closed.is_set():

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from agentpeft.launch.checking.machine_checks import Finding
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
 from agentpeft.policies.models.lora.attach_lora import attach_lora
@@ -47,7 +48,7 @@ def climb() -> Iterator[Finding]:
     """Yields what each rung finds, on the CPU; takes a few seconds."""
     base = make_tiny(SETTINGS)
     learner = Learner(SETTINGS, attach_lora(make_tiny(SETTINGS), SETTINGS.lora))
-    runner = EnvRunner(SETTINGS, base=base)
+    runner = EnvRunner(SETTINGS, make_player(SETTINGS, base))
     try:
         runner.load_adapter(learner.adapter())
         groups, report = runner.sample([GroupRequest(task, 2) for task in range(4)])

@@ -321,8 +321,8 @@ def try_environments(settings: Settings) -> None:
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
-    from agentpeft.policies.loop.task_choice import check_frontier
-    from agentpeft.policies.rollout.environments import EnvPool, count_epoch_tasks, open_stages
+    from agentpeft.policies.loop.task_choice import check_frontier, count_epoch_tasks
+    from agentpeft.policies.rollout.environments import EnvPool, open_stages
     from agentpeft.policies.rollout.scripted_play import opened
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s

@@ -20,7 +20,7 @@ from agentpeft.policies.errors import WorkerLostError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.process_upkeep import present_objects_set_apart
 from agentpeft.policies.rollout.chat_rows import read_chats
-from agentpeft.policies.rollout.environments import count_epoch_tasks, open_stages
+from agentpeft.policies.rollout.environments import open_stages
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor
 
@@ -150,6 +150,8 @@ def _count_epoch_tasks(settings: Settings) -> int:
     """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
     if settings.training.chats and not settings.is_rl:
         return len(read_chats(settings.training.chats))
+    from agentpeft.policies.loop.task_choice import count_epoch_tasks
+
     (stage,) = open_stages(settings)
     with closing(stage):
         return count_epoch_tasks(settings, stage)

@@ -43,16 +43,9 @@ def slot_effect(held: Mapping[str, torch.Tensor], adapter: AdapterVersion) -> Se
         down, up = (tensor_of(adapter.weights[key]) for key in pair_names(name))
         served_down, served_up = (held[key].cpu() for key in pair_names(name))
         factor = adapter.scaling**2
-        sent = factor * _inner_product(up, up, down, down)
-        effect.sent += sent
-        is_same = _is_same(served_up, up) and _is_same(served_down, down)
-        served = sent if is_same else factor * _inner_product(up, served_up, down, served_down)
-        effect.served += served
+        effect.sent += factor * _inner_product(up, up, down, down)
+        effect.served += factor * _inner_product(up, served_up, down, served_down)
     return effect
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _inner_product(up: Tensor, other_up: Tensor, down: Tensor, other_down: Tensor) -> float:

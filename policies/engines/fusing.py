@@ -2,8 +2,7 @@
 
 Fused weights of 16 bits are rounded at random, by a pattern that stays the same, so that they are
 right on average. Rounded to the nearest, nearly all of a first step would be lost: at a learning
-rate of 1e-5 it changes a weight by less than a tenth of its last digit. For engines, so without
-peft.
+rate of 1e-5 it changes a weight by less than a tenth of its last digit.
 """
 
 import math
@@ -33,7 +32,7 @@ class ServedEffect:
 
     @property
     def share(self) -> float:
-        """The part of the change that is served: 1 all, 0 none; NaN where nothing changes."""
+        """The share of the change that is served: 1 all, 0 none; NaN where nothing changes."""
         return self.served / self.sent if self.sent else math.nan
 
     def add(self, served: torch.Tensor, sent: torch.Tensor) -> None:
@@ -105,19 +104,16 @@ def _rounded(weight: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tenso
 def check_fits(shapes: Mapping[str, tuple[int, ...]], adapter: AdapterVersion) -> None:
     """Raises: EngineError where an adapter's names or shapes are not those of the base."""
     for name in target_names(adapter):
-        want = _updated_shape(name, adapter)
+        pair = [adapter.weights.get(key) for key in pair_names(name)]
+        match [None if weight is None else weight.shape for weight in pair]:
+            case [None, None]:
+                want = adapter.weights[name].shape
+            case [(rank, num_in), (num_out, same)] if rank == same:
+                want = num_out, num_in
+            case got:
+                raise EngineError(f"{adapter.name}: A and B of {name} do not fit together: {got}")
         if shapes.get(name) != want:
             raise EngineError(f"{adapter.name}: {name} is {shapes.get(name)}, not {want}")
-
-
-def _updated_shape(name: str, adapter: AdapterVersion) -> tuple[int, ...]:
-    if name in adapter.weights:
-        return adapter.weights[name].shape
-    down, up = (adapter.weights.get(key) for key in pair_names(name))
-    if down is None or up is None or up.shape[-1] != down.shape[0]:
-        got = [None if weight is None else weight.shape for weight in (down, up)]
-        raise EngineError(f"{adapter.name}: A and B of {name} do not fit together: {got}")
-    return up.shape[0], down.shape[1]
 
 
 def pair_names(name: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""What every engine can do, and what some can."""
+"""What every engine can do."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -31,11 +31,10 @@ class Engine(Protocol):
 
     num_versions: int
     """How many adapter versions are served at once. With more than one they are loaded and scored
-    while requests are under way, which go on with the version that they name."""
+    while requests are under way, which continue with the version that they name."""
     served_effect: float
-    """The share of the newest adapter's change of the weights that is in the served weights: 1 is
-    all of it, 0 none, as rounding has lost it (`ServedEffect`). NaN if the adapter changes nothing,
-    or the engine has no weights of its own."""
+    """The share of the newest adapter's change that the served weights have (`ServedEffect`): 1 all
+    of it, 0 none, as rounding has lost it. NaN if nothing changes, or the engine has no weights."""
 
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
         """Forgets the sessions `closed`, then announces those `opened`; unknown ones are ignored.
@@ -51,7 +50,7 @@ class Engine(Protocol):
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Serves `adapter` from the next request on, and answers what was really received.
 
-        What was kept for versions that are served no more is dropped; no request of theirs may be
+        Keys and values of versions that are served no more are dropped; no request of theirs may be
         under way. Raises: EngineError where names or shapes do not fit the model.
         """
         ...
@@ -59,41 +58,27 @@ class Engine(Protocol):
     async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
         """Returns the log-probabilities of each sequence's tokens but the first, float32, (T - 1,).
 
-        At temperature 1, under the very weights that `generate` samples from (an adapter's slot,
-        or fused weights as they lie in memory), but computed anew: no keys and values that were
-        kept from earlier requests. Sequences have at least 2 tokens. Scoring opens no session. An
-        engine that serves one version may be asked only when no request is under way. Raises:
-        EngineError where no adapter is served, or the engine has no weights of its own.
+        At temperature 1, by the weights that `generate` samples from, without keys and values of
+        earlier requests. Sequences have at least 2 tokens. An engine that serves one version may be
+        asked only when no request is under way. Raises: EngineError where no adapter is served, or
+        the engine has no weights.
         """
         ...
-
-    def close(self) -> None:
-        """Frees memory and threads; idempotent."""
-        ...
-
-
-@runtime_checkable
-class InterruptibleEngine(Engine, Protocol):
-    """An engine that can end what is under way early."""
 
     def interrupt(self) -> None:
         """Has all requests under way answered soon, with the tokens that they have by then.
 
-        There may be none; their `stop_reason` is INTERRUPTED. Those that end by themselves
-        meanwhile are answered as ever. It does not wait for that.
+        There may be none; their `stop_reason` is INTERRUPTED. It does not wait for the answers. An
+        engine that cannot do so does nothing.
         """
-        ...
-
-
-@runtime_checkable
-class SleepingEngine(Engine, Protocol):
-    """An engine that can leave its memory to others for a while."""
 
     def sleep(self) -> None:
-        """Gives the memory back that it can do without until it is asked for something again.
+        """Gives memory back, if there is any, until the engine is asked for something again.
 
-        Keys and values are forgotten; a GPU's weights are kept in the machine's memory meanwhile.
-        Then it wakes by itself, whatever it is asked. Raises: EngineError where requests are under
-        way.
+        Keys and values are forgotten; a GPU's weights are kept in the machine's memory. Raises:
+        EngineError where requests are under way.
         """
+
+    def close(self) -> None:
+        """Frees memory and threads; idempotent."""
         ...

@@ -20,7 +20,7 @@ from agentpeft.policies.messages import (
 
 
 class WeightlessEngine:
-    """Can neither load an adapter nor score; a subclass has `generate`."""
+    """Can do none of what needs weights; a subclass has `generate`."""
 
     num_versions = 1
     served_effect = math.nan
@@ -36,45 +36,39 @@ class WeightlessEngine:
         """Raises: EngineError."""
         raise EngineError(f"{type(self).__name__}: {len(sequences)} sequences cannot be scored")
 
+    def interrupt(self) -> None:
+        """Interrupts nothing."""
+
+    def sleep(self) -> None:
+        """Has no memory to give back."""
+
     def close(self) -> None:
         """Has nothing to free."""
 
 
 class WrappingEngine(WeightlessEngine):
-    """Has another engine do all but `generate`, in which a subclass asks it otherwise."""
+    """Asks another engine for its turns, in its own way; a subclass has `generate`."""
 
     def __init__(self, engine: Engine) -> None:
         """`engine` is closed with this one."""
         self._engine = engine
-
-    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
-        """Opens and closes sessions."""
-        self._engine.update_sessions(opened, closed)
-
-    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
-        """Serves an adapter. Raises: EngineError."""
-        return self._engine.load_adapter(adapter)
-
-    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
-        """Scores sequences. Raises: EngineError."""
-        return await self._engine.score(sequences)
 
     def close(self) -> None:
         """Closes the engine."""
         self._engine.close()
 
 
-class RoutingEngine(WeightlessEngine):
+class RoutingEngine(WrappingEngine):
     """Names an adapter for each session to an engine that serves several of them.
 
-    The adapter's number goes in `GenerationRequest.adapter_version`: the embedded engine's place in
-    `EngineSettings.adapters`, vLLM's version in a slot, an endpoint's place in `Endpoint.adapters`.
-    No other can be loaded: which prompts would be its own?
+    The adapter's number goes in `GenerationRequest.adapter_version`: its place in the embedded
+    engine's `EngineSettings.adapters`, its version in vLLM, its place in `Endpoint.adapters`.
     """
 
     def __init__(self, engine: Engine, choose: Callable[[Ids], int]) -> None:
         """`choose` maps the tokens of an episode's prompt to an adapter's number."""
-        self._engine, self._choose = engine, choose
+        super().__init__(engine)
+        self._choose = choose
         self._chosen: dict[str, int] = {}
 
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
@@ -90,10 +84,6 @@ class RoutingEngine(WeightlessEngine):
         number = self._chosen[request.session]
         answer = await self._engine.generate(replace(request, adapter_version=number))
         return replace(answer, adapter_version=request.adapter_version or 0)
-
-    def close(self) -> None:
-        """Closes the engine."""
-        self._engine.close()
 
 
 def say(ids: Ids, reason: StopReason = StopReason.STOP_TOKEN, version: int = 0) -> Completion:

@@ -41,6 +41,19 @@ def check_frontier(settings: Settings, stages: Sequence[EnvPool]) -> None:
         )
 
 
+def count_epoch_tasks(settings: Settings, stage: EnvPool) -> int:
+    """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
+    if stage.num_tasks is None:
+        why = f"those of {settings.environment.id!r} are drawn without end: give a number"
+        if stage.has_finite_tasks:
+            why = "tasks are drawn by skill; set skill_mode='all', or give a number"
+        raise SettingsError(
+            f"output.checkpoint_interval 'epoch' needs a set of tasks that is gone through (a task "
+            f"file), and {why}"
+        )
+    return stage.num_tasks
+
+
 class SpreadRates:
     """How often groups had spread lately: by skill, by combination of skills, and by task.
 

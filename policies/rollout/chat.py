@@ -20,8 +20,9 @@ from agentpeft.policies.thoughts import find_action, is_thinking
 PROMPT, ACTION, OBSERVATION = "Sentinelprompt", "Sentinelaction", "Sentinelobservation"
 Messages = list[dict[str, Any]]
 _DEFAULTS = ModelSettings()
+_WITHOUT_TEMPLATE = "set model.use_chat_template=false"
 _CHARS_PER_TOKEN = 8
-"""More than tokens of most texts have: a text so long is tokenised only until it overfills."""
+"""More than most texts have: of a long text so much is tokenised first."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class FoundAction:
     problem: str | None = None
 
     def answer(self, observation: str) -> str:
-        """Returns what the agent is told, where the environment said this."""
+        """Returns what the agent is told of an observation."""
         return observation if self.problem is None else f"Invalid call: {self.problem}."
 
 
@@ -45,8 +46,7 @@ class ChatFormat:
 
     A text gets the tokens that it has behind what precedes it: many tokenizers put a space before a
     text that stands alone. So a conversation has the tokens of its whole text, except where one of
-    them would reach over such a border. Text is tokenised as it is: control tokens spelt out in it
-    become control tokens.
+    them would reach over such a border. Control tokens spelt out in a text become control tokens.
 
     A thinking model's thoughts stay in the conversation as they were sampled, also where the
     template would strip them from its history; `find_action` leaves them out. A template may begin
@@ -56,9 +56,7 @@ class ChatFormat:
     _schemas: Sequence[dict[str, Any]] = ()
     """The tools that the template is given."""
     max_context_tokens: int | None = None
-    """The engine's limit. A text that overfills it alone is not tokenised to its end: that takes a
-    second for each MB, and no engine would read it.
-    """
+    """The engine's limit. Of a text that overfills it alone only the beginning is tokenised."""
 
     def __init__(
         self,
@@ -68,8 +66,8 @@ class ChatFormat:
     ) -> None:
         """`eos_token_ids`: further ones to stop at, such as the generation_config's.
 
-        Of `model`, what says how it reads and writes. Raises: SettingsError where the template is
-        missing, cannot be extended, has no place for what is set, or nothing stops.
+        Raises: SettingsError where the template is missing, cannot be extended, has no place for
+        what is set, or nothing stops.
         """
         self.tokenizer, self._model = tokenizer, model
         self._is_chat, self._heads = model.use_chat_template, dict[str, Ids]()
@@ -96,8 +94,7 @@ class ChatFormat:
     def begin(self, prompt: str, system: str | None = None) -> Ids:
         """Returns a conversation's first tokens, up to where the first action begins.
 
-        `system` stands in place of the system prompt. Raises: SettingsError where the template
-        has no place for it.
+        `system` replaces the system prompt. Raises: SettingsError without a place for it.
         """
         if self._is_chat:
             return self._encode(self._render_prompt(prompt, system))
@@ -107,8 +104,8 @@ class ChatFormat:
     def extend(self, ids: Ids, *observations: str) -> Ids:
         """Returns the tokens between `ids`, which end with what was sampled, and the next action.
 
-        Where the sampled ids did not end with a stop token, the end of the turn comes first. Each
-        of the turn's actions has an observation.
+        Where `ids` do not end with a stop token, the end of the turn comes first. There is an
+        observation for each of the turn's actions.
         """
         last, answers = int(ids[-1]) if len(ids) else None, self._write_answers(observations)
         if last in self.stop_token_ids:
@@ -239,8 +236,8 @@ class ChatFormat:
         if text.strip() not in rendered:
             name = "a chat's system message" if system else "model.system_prompt"
             raise SettingsError(
-                f"{name}: the chat template leaves it out; write it into the prompt, or set "
-                "model.use_chat_template=false"
+                f"{name}: the chat template leaves it out; write it into the prompt, or "
+                f"{_WITHOUT_TEMPLATE}"
             )
         return rendered
 
@@ -257,16 +254,14 @@ class ChatFormat:
             system = "system, " if messages[0]["role"] == "system" else ""
             raise SettingsError(
                 f"the chat template cannot render a conversation of {system}user and assistant: "
-                f"{error}; set model.use_chat_template=false"
+                f"{error}; {_WITHOUT_TEMPLATE}"
             ) from error
         return str(text)
 
     def _check_template(self) -> None:
         """Raises: SettingsError where there is no template, or none for what the settings say."""
         if self.tokenizer.chat_template is None:
-            raise SettingsError(
-                "the tokenizer has no chat template; set model.use_chat_template=false"
-            )
+            raise SettingsError(f"the tokenizer has no chat template; {_WITHOUT_TEMPLATE}")
         template = self.tokenizer.get_chat_template()
         for name in self._model.chat_template_kwargs:
             if not re.search(rf"\b{re.escape(name)}\b", template):
@@ -274,9 +269,7 @@ class ChatFormat:
                     f"model.chat_template_kwargs: the chat template does not read {name!r}"
                 )
         if PROMPT not in self._render_prompt(PROMPT):
-            raise SettingsError(
-                "the chat template leaves out the prompt; set model.use_chat_template=false"
-            )
+            raise SettingsError(f"the chat template leaves out the prompt; {_WITHOUT_TEMPLATE}")
 
     def _read_end(self) -> tuple[str, int | None]:
         """Returns what the template writes at the end of an action, and the id that ends it.
@@ -298,7 +291,7 @@ class ChatFormat:
         if len(tails) > 1 or not separator or not is_ended:
             raise SettingsError(
                 "the chat template cannot be extended turn by turn: what it writes after an "
-                "assistant's turn depends on what came before; set model.use_chat_template=false"
+                f"assistant's turn depends on what came before; {_WITHOUT_TEMPLATE}"
             )
         return closing, end_of_turn
 

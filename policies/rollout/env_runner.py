@@ -3,7 +3,7 @@
     take ─▶ GroupRequest ─▶ OpenGroup, with an EpisodeBuilder for each episode
                  turn after turn: engine.generate ─▶ action ─▶ env.step ─▶ observation
                  (tokens of a Completion with mask True, then the observation's with mask False)
-    collect ◀─ EpisodeGroup and SampleReport, as soon as all of a group's episodes are over
+    collect ◀─ PlayedGroup, with its EpisodeGroup, as soon as all of its episodes are over
 
 Episodes are coroutines of one event loop, in a thread of its own (`TakenGroups`). Environments run
 in other threads (`EnvThreads`), so that a slow step holds up its own episode only.
@@ -18,13 +18,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.envs import DataError, EnvFault, UnknownTaskError
 from agentpeft.policies.delivery.probe import Proof, prove
-from agentpeft.policies.engines.player import EngineFactory, Player, make_player
-from agentpeft.policies.engines.protocol import SleepingEngine
+from agentpeft.policies.engines.player import Player, make_player
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
-from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
 from agentpeft.policies.rollout.environments import EnvPool, open_held_out, open_stages
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
@@ -50,27 +48,17 @@ class EnvRunner:
     (`TurnSampler`: also the part, of a turn that was interrupted).
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        base: PolicyBase | None = None,
-        make_engine: EngineFactory | None = None,
-        player: Player | None = None,
-    ) -> None:
-        """`base` None is the settings' model; `make_engine` None is the settings' engine.
-
-        A `player` takes the place of both. Raises: SettingsError.
-        """
+    def __init__(self, settings: Settings, player: Player | None = None) -> None:
+        """`player` None is the settings'. Raises: SettingsError."""
         self._settings, self._limits = settings, settings.env_runners
         self._stages, self._held_out = open_stages(settings), open_held_out(settings)
-        player = player or make_player(settings, base, make_engine)
+        player = player or make_player(settings)
         self._chat, self._engine, self._oracle = player.chat, player.engine, player.oracle
         most = self._limits.max_concurrent_episodes
         self._threads = EnvThreads(min(most, _MAX_ENV_THREADS), self._limits.step_timeout_s)
         self._taken = TakenGroups(most, self._open, self._play)
         self._turns = TurnSampler(settings, self._engine)
-        self._proving_loop = asyncio.Runner()
+        self._proving_loop = asyncio.Runner()  # of this thread: a signal may end it
         self._reported_s = 0.0
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
@@ -133,10 +121,7 @@ class EnvRunner:
         return report.groups, report
 
     def sleep(self) -> None:
-        """Has the engine leave its memory to others. Raises: EngineError, SettingsError."""
-        if not isinstance(self._engine, SleepingEngine):
-            name = type(self._engine).__name__
-            raise SettingsError(f"env_runners.sleep_while_learning: {name} cannot sleep")
+        """Puts the engine to sleep, freeing memory, until it is needed. Raises: EngineError."""
         self._engine.sleep()
 
     def close(self) -> None:
@@ -187,7 +172,7 @@ class EnvRunner:
                     self._engine.update_sessions(opened=[session], closed=closed)
                     closed = [session]
                     await self._play_or_drop(group, sample, session)
-                self._taken.end(group)
+                self._taken.end_episode(group)
         finally:
             self._engine.update_sessions(closed=closed)
 
@@ -195,8 +180,8 @@ class EnvRunner:
         """Plays an episode, again in a fresh environment after each fault.
 
         A task whose data turn out to be bad counts as a fault too: other tasks are whole. After too
-        many faults its group is dropped: episodes not begun are skipped, the run goes on. An
-        EnvironmentBugError, which none may raise, ends the run instead.
+        many faults its group is dropped: its other episodes are not begun, and the run continues.
+        An EnvironmentBugError ends the run instead.
         """
         place = f"environment {self._settings.environment.id}, task {group.task.task_id!r}"
         for attempt in range(_MAX_RETRIES + 1):
@@ -228,12 +213,11 @@ class EnvRunner:
         """Plays one episode; None if it is slow, or its group is stale.
 
         Another attempt samples other actions: the same ones might make the environment fail again.
-        Raises: EnvFault, and then the environment is gone; a step over its time limit is one;
-        DataError where the task cannot be set up.
+        Raises: EnvFault (its environment is closed then), DataError where the task cannot be set
+        up.
         """
-        request, task = group.request, group.task
-        pool = self._pool_of(request)
-        env, prompt = await self._threads.call(partial(pool.begin, request.group_id, task))
+        task, pool = group.task, self._pool_of(group.request)
+        env, prompt = await self._threads.call(partial(pool.begin, group.request.group_id, task))
         episode = group.begin(prompt, self._chat)
         deadline_s = asyncio.get_running_loop().time() + self._limits.episode_timeout_s
         complete = partial(self._turns.sample, group, sample, attempt, deadline_s)

@@ -13,6 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -26,23 +28,19 @@ class EnvHangError(EnvFault):
     """An environment's call took too long; its environment must not be touched again."""
 
 
+@dataclass(eq=False, slots=True)
 class _Call:
-    __slots__ = ("error", "function", "future", "is_settled", "result", "start_s")
-
-    def __init__(self, function: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        self.function, self.future = function, future
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.is_settled = False
-        self.start_s = 0.0
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
+    is_settled: bool = False
+    start_s: float = 0.0
 
 
 class EnvThreads:
     """Up to `max_threads` threads that take calls from one queue.
 
     Results come back to the event loop together: the loop is woken once for all that have come
-    since it last looked. Calls of one environment may come from different threads. All belongs to
-    one event loop.
+    since it last looked. Calls of one environment may come from different threads.
     """
 
     def __init__(self, max_threads: int, timeout_s: float) -> None:
@@ -51,7 +49,7 @@ class EnvThreads:
         self._max_threads, self._timeout_s, self._num_threads = max_threads, timeout_s, 0
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._running: set[_Call] = set()
-        self._done: deque[_Call] = deque()
+        self._done: deque[tuple[_Call, Callable[[], None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_waking = self._is_watching = False
 
@@ -89,13 +87,13 @@ class EnvThreads:
             call.start_s = time.monotonic()
             self._running.add(call)
             try:
-                call.result = call_environment(call.function)
+                settle = partial(call.future.set_result, call_environment(call.function))
             except ENVIRONMENT_ERRORS as error:
-                call.error = error
+                settle = partial(call.future.set_exception, error)
             self._running.discard(call)
             if call.is_settled:  # left behind meanwhile, and replaced
                 return
-            self._done.append(call)
+            self._done.append((call, settle))
             if not self._is_waking and self._loop is not None and not self._loop.is_closed():
                 self._is_waking = True
                 self._loop.call_soon_threadsafe(self._deliver)
@@ -103,32 +101,28 @@ class EnvThreads:
     def _deliver(self) -> None:
         self._is_waking = False  # before the queue is emptied: what comes later wakes again
         while self._done:
-            self._settle(self._done.popleft())
+            self._settle(*self._done.popleft())
 
-    def _settle(self, call: _Call) -> None:
+    def _settle(self, call: _Call, settle: Callable[[], None]) -> None:
         if call.is_settled:
             return
         call.is_settled = True
         self.num_under_way -= 1
         if self.num_under_way == 0:
             self._busy_s += time.perf_counter() - self._start_s
-        if call.future.done():  # cancelled
-            return
-        if call.error is not None:
-            call.future.set_exception(call.error)
-        else:
-            call.future.set_result(call.result)
+        if not call.future.cancelled():
+            settle()
 
     def _watch(self) -> None:
-        """Looks for calls over their time, again and again while any is under way."""
+        """Looks for calls over their time, repeatedly while any is under way."""
         now_s = time.monotonic()
         for call in self._running.copy():  # threads change it
             if now_s - call.start_s > self._timeout_s:
                 self._running.discard(call)
                 self._start_thread()
                 hang = f"a call of the environment took more than {self._timeout_s:g} s"
-                call.error = EnvHangError(f"{hang}; its thread is left behind")
-                self._settle(call)
+                error = EnvHangError(f"{hang}; its thread is left behind")
+                self._settle(call, partial(call.future.set_exception, error))
         self._is_watching = self.num_under_way > 0
         if self._is_watching and self._loop is not None:
             self._loop.call_later(min(self._timeout_s / 4, 1.0), self._watch)

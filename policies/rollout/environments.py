@@ -37,10 +37,9 @@ if TYPE_CHECKING:  # it imports pydantic, without which one can play
 logger = logging.getLogger(__name__)
 Env: TypeAlias = gymnasium.Env[str, str]
 T = TypeVar("T")
-_EXPECTED = (EnvFault, SettingsError, DataError, UnknownTaskError)
 CLOSE_S = 60.0
 """How long an environment that nothing waits for may take to close."""
-ENVIRONMENT_ERRORS = (*_EXPECTED, EnvironmentBugError)
+ENVIRONMENT_ERRORS = (EnvFault, SettingsError, DataError, UnknownTaskError, EnvironmentBugError)
 """All that `call_environment` raises."""
 _GYMNASIUMS_END = " was raised from the environment creator for"
 """Gymnasium ends its words with all arguments, of which some may be secrets."""
@@ -52,8 +51,7 @@ def call_environment(function: Callable[[], T]) -> T:
     """Returns `function()`, which is an environment's code.
 
     Raises: what an environment may raise (`EnvFault`, bad settings, data or task ids);
-    EnvironmentBugError for all else, were it meant to end the process. Signals pass: they reach the
-    main thread alone.
+    EnvironmentBugError for all else, `SystemExit` too. Signals pass: only the main thread has them.
     """
     try:
         return function()
@@ -80,10 +78,7 @@ def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> Env:
 
 
 def close_environments(environments: Sequence[gymnasium.Env[Any, Any]], limit_s: float) -> None:
-    """Closes environments, all at once and for `limit_s` at most; what fails is one warning.
-
-    A run that is over is not spoilt by it: a thread that still closes one is left behind.
-    """
+    """Closes environments, all at once and for `limit_s` at most; what fails is one warning."""
     problems: list[str] = []
 
     def close(env: gymnasium.Env[Any, Any]) -> None:
@@ -116,7 +111,7 @@ class EnvPool:
         env_id: str,
         kwargs: dict[str, Any],
         seed: tuple[int, ...],
-        close_timeout_s: float = 60.0,
+        close_timeout_s: float = CLOSE_S,
         source: TaskSource[Task] | None = None,
     ) -> None:
         """Makes the first environment. Raises: SettingsError on bad arguments.
@@ -126,7 +121,7 @@ class EnvPool:
         """
         self._env_id, self._kwargs, self._seed = env_id, kwargs, seed
         self._close_timeout_s = close_timeout_s
-        env = make_environment(self._env_id, self._kwargs)
+        env = make_environment(env_id, kwargs)
         self._free = [env]
         self._source = source
         self._tasks: TaskStream[Task] | None = None
@@ -243,16 +238,3 @@ def open_held_out(settings: "Settings") -> EnvPool:
     kwargs = without_training_rewards(settings.held_out_kwargs)
     limit_s = settings.env_runners.step_timeout_s
     return EnvPool(settings.environment.id, kwargs, (settings.seed, EVAL_STREAM), limit_s)
-
-
-def count_epoch_tasks(settings: "Settings", stage: EnvPool) -> int:
-    """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
-    if stage.num_tasks is None:
-        why = f"those of {settings.environment.id!r} are drawn without end: give a number"
-        if stage.has_finite_tasks:
-            why = "tasks are drawn by skill; set skill_mode='all', or give a number"
-        raise SettingsError(
-            f"output.checkpoint_interval 'epoch' needs a set of tasks that is gone through (a task "
-            f"file), and {why}"
-        )
-    return stage.num_tasks

@@ -1,7 +1,7 @@
 """Episodes under way, token by token."""
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 
@@ -31,7 +31,6 @@ class EpisodeBuilder:
         self._versions: list[Ids] = []
         self._turn_ends: list[int] = []
         self._rewards: list[float] = []
-        self._answers: list[str] = []
 
     @property
     def num_turns(self) -> int:
@@ -58,25 +57,15 @@ class EpisodeBuilder:
         if self._rewards:
             self._rewards[-1] += reward
 
-    def add_result(
-        self, result: StepResult, answer: str | None = None, *, is_answered: bool = True
-    ) -> None:
-        """Adds what an action of the last turn has led to; `answer` is told for its observation.
-
-        Where all of the turn's actions are answered, the next turn's beginning follows, unless the
-        episode is over.
-        """
-        self.add_reward(result.reward)
-        self._answers.append(result.observation if answer is None else answer)
-        if is_answered or result.is_last:
-            self.messages.append(("user", "\n".join(self._answers)))
-            if not result.is_last:
-                ids = self._chat.extend(self.context, *self._answers)
-                self._append(ids, np.zeros(len(ids), np.float32))
-            self._answers.clear()
+    def add_answers(self, answers: Sequence[str], is_last: bool) -> None:
+        """Appends the answers to all actions of the last turn, and where the next turn begins."""
+        self.messages.append(("user", "\n".join(answers)))
+        if not is_last:
+            ids = self._chat.extend(self.context, *answers)
+            self._append(ids, np.zeros(len(ids), np.float32))
 
     def end(self, env: Env, outcome: Outcome | None) -> None:
-        """Settles the outcome: None is that there was no room for another turn.
+        """Sets the outcome; None: there was no room for another turn.
 
         The environment was not told of that, so its reward for it is added here. Raises: EnvFault.
         """
@@ -86,7 +75,7 @@ class EpisodeBuilder:
 
     def to_trajectory(self, adapter_version: int | None = None) -> Trajectory:
         """Returns the episode up to its last sampled token, of a group of `adapter_version`."""
-        first, end = len(self._prompt_ids), self._turn_ends[-1] if self._turn_ends else 0
+        first, end = len(self._prompt_ids), max(self._turn_ends, default=0)
         loss_mask = np.concatenate([np.empty(0, np.bool_), *self._masks])[:end]
         versions = np.concatenate([np.empty(0, np.int64), *self._versions])[:end]
         logprobs = np.concatenate([np.empty(0, np.float32), *self._logprobs])[:end]
@@ -113,7 +102,7 @@ class EpisodeBuilder:
 class EngineAgent:
     """An engine at play: its completions become turns, and their texts without thoughts actions.
 
-    A turn of several tool calls has as many actions: nothing is sampled before all are answered.
+    A turn of several tool calls has as many actions; the next one is sampled once all are answered.
     """
 
     def __init__(
@@ -125,12 +114,10 @@ class EngineAgent:
         """`complete` samples the next turn after the episode's context."""
         self._episode, self._chat, self._complete = episode, chat, complete
         self._actions: deque[FoundAction] = deque()
+        self._answers: list[str] = []
 
     async def act(self) -> str | None:
-        """Returns the turn's next action, of a turn that is sampled where none is left.
-
-        None where the context is full.
-        """
+        """Returns the turn's next action, or that of a new turn; None where the context is full."""
         if self._actions:
             return self._actions[0].text
         completion = await self._complete(self._episode)
@@ -144,5 +131,8 @@ class EngineAgent:
 
     def receive(self, result: StepResult) -> None:
         """Adds the result to the episode."""
-        answer = self._actions.popleft().answer(result.observation)
-        self._episode.add_result(result, answer, is_answered=not self._actions)
+        self._episode.add_reward(result.reward)
+        self._answers.append(self._actions.popleft().answer(result.observation))
+        if result.is_last or not self._actions:
+            self._episode.add_answers(self._answers, result.is_last)
+            self._answers.clear()

@@ -15,8 +15,8 @@ Mode: TypeAlias = Literal["train", "eval"]
 class GroupRequest:
     """`num_episodes` episodes of the task at position `group_id` of the mode's task stream.
 
-    Single episodes of mode "eval" are greedy; others have the settings' temperature. `stage` is the
-    stage of training whose stream it is, see `stages`.
+    Single episodes of mode "eval" are greedy; others have the settings' temperature. `stage`: the
+    stage of training.
     """
 
     group_id: int
@@ -24,19 +24,13 @@ class GroupRequest:
     mode: Mode = "train"
     stage: int = 0
 
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the most likely tokens are wanted."""
-        return self.mode == "eval" and self.num_episodes == 1
-
 
 @dataclass
 class PlayCounts:
     """What happened while groups were played.
 
-    For the turns of `num_slow_episodes` the engine took too long: they are left out.
-    `num_cut_turns` ended at `max_new_tokens`, mostly unfinished. `num_interruptions` is how often a
-    turn went on with another adapter.
+    `num_slow_episodes` were not over in time and are left out. `num_cut_turns` ended at
+    `max_new_tokens`. `num_interruptions`: how often a turn continued with another adapter.
     """
 
     num_faults: int = 0
@@ -57,9 +51,8 @@ class PlayedGroup:
     `group`: the episodes, or in the driver a reference to them. One that is dropped (its
     world kept failing) or stale (given up in play, as too old to be learnt from) has neither
     these nor `records`. `version` sampled its first turn, with `in_flight_updates` it is the
-    newest. `task_hash` is of the task's content. `last_fault` says which environment, task and turn
-    one of the faults had, and what it was; empty without faults. `env_s` are the seconds, since the
-    group before, in which at least one call of an environment was under way.
+    newest. `last_fault` describes one of the faults; empty without any. `env_s`: the seconds, since
+    the group before, in which at least one call of an environment was under way.
     """
 
     request: GroupRequest
@@ -83,8 +76,7 @@ class PlayedGroup:
 class SampleReport:
     """What was played, by position: `groups`, `records` and `adapter_versions` of whole groups.
 
-    `task_hashes` are theirs too, by group id; `requests` are of all. `env_s` are the slowest
-    runner's.
+    `task_hashes` are theirs, by group id; `requests` are of all; `env_s` is the slowest runner's.
     """
 
     def __init__(self, played: Iterable[PlayedGroup]) -> None:
@@ -96,7 +88,6 @@ class SampleReport:
         self.adapter_versions = tuple(group.version for group in whole)
         self.task_hashes = {group.request.group_id: group.task_hash for group in whole}
         self.dropped_group_ids = tuple(g.request.group_id for g in ordered if g.is_dropped)
-        self.stale_group_ids = tuple(g.request.group_id for g in ordered if g.is_stale)
         self.counts = sum((group.counts for group in ordered), PlayCounts())
         self.last_fault = next((group.last_fault for group in ordered if group.last_fault), "")
         env_s: dict[int, float] = {}

@@ -121,7 +121,8 @@ class _Imitated(ScriptedAgent):
         return action
 
     def receive(self, result: StepResult) -> None:
-        self._episode.add_result(result)
+        self._episode.add_reward(result.reward)
+        self._episode.add_answers([result.observation], result.is_last)
 
 
 def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:

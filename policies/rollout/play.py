@@ -2,10 +2,10 @@
 
 `play_episode` is the one loop that steps an environment, whoever the agent is: an engine under an
 env runner, or a list of actions (`scripted_play`), as an oracle's. It imports neither torch nor a
-tokenizer: what an agent knows of tokens is its own.
+tokenizer.
 
-An environment says that the world is to blame by an `EnvFault`; a step that takes too long and a
-value that no environment may return count as one. Whatever else it raises is its author's to mend:
+Environments raise `EnvFault` for infrastructure failures; a step that takes too long and a value
+that no environment may return count as one. Anything else that they raise is a bug of theirs:
 `call_environment` makes it an `EnvironmentBugError`.
 """
 
@@ -20,13 +20,13 @@ from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.policies.rollout.environments import Env, call_environment
 
 MAX_REWARD = 1e6
-"""What is larger is a broken reward: it would drown all others in a baseline or an advantage."""
+"""Larger rewards are bugs: they would dominate the baseline and all advantages."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step of an environment led to; `info` is the environment's own."""
+    """What a step of an environment returned."""
 
     observation: str
     reward: float
@@ -41,7 +41,7 @@ class StepResult:
 
     @property
     def outcome(self) -> Outcome:
-        """How the last step ended its episode: the environment's word, or else by the reward."""
+        """How the last step ended its episode: as the environment says, else by the reward."""
         outcome = self.info.get("outcome")
         if isinstance(outcome, Outcome):
             return outcome
@@ -51,14 +51,14 @@ class StepResult:
 
 
 class Agent(Protocol):
-    """Who acts in one episode. It has read the prompt, and remembers what it needs."""
+    """Acts in one episode, whose prompt it has read."""
 
     async def act(self) -> str | None:
-        """Returns the next action; None ends the episode, as where there is no room for a turn."""
+        """Returns the next action; None ends the episode, as where the context is full."""
         ...
 
     def receive(self, result: StepResult) -> None:
-        """Takes in what the action has led to."""
+        """Takes the result of the action."""
         ...
 
 
@@ -76,10 +76,10 @@ async def play_episode(
     """Plays an episode, for which `env` has been reset, and returns how it ended.
 
     Returns None if the agent ended the episode; the environment does not hear of that. `call`
-    carries out a step: the env runner's does so in a thread of its own, with a time limit.
-    `read_reward`: by default `check_reward`; another where rewards are ignored, as in imitation.
+    carries out a step: the env runner's does so in another thread, with a time limit. `read_reward`
+    is `check_reward`, or another where rewards are ignored, as in imitation.
 
-    Raises: EnvFault, EnvironmentBugError, and whatever the agent raises.
+    Raises: EnvFault, EnvironmentBugError, and what the agent raises.
     """
     while (action := await agent.act()) is not None:
         result = await call(partial(step, env, action, read_reward or check_reward))
@@ -105,9 +105,8 @@ def step(
 ) -> StepResult:
     """Carries out an action. Raises: EnvFault on what no environment may return.
 
-    Wrong values are the world's fault, so the episode is played again: one with a reward that is no
-    finite number says nothing about the policy, and would spoil every average that it enters.
-    Half a surrogate pair in an observation, as of a file's name, becomes `?`.
+    So the episode is played again: one whose reward is no finite number says nothing about the
+    policy. Half a surrogate pair in an observation, as of a file's name, becomes `?`.
     """
     returned = env.step(action)
     if not isinstance(returned, tuple) or len(returned) != 5:

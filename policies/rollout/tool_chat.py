@@ -27,7 +27,6 @@ from agentpeft.policies.settings.config import ModelSettings, Settings
 
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=False)
 """Numbers stay as they are written: they may be answers."""
-_INSTEAD = "set it to false: the environment's text actions need no template"
 _SECOND = "Sentinelsecond"
 _ODD = "'\"\n\\é, {"
 """What some format may write otherwise, or end at."""
@@ -161,7 +160,7 @@ class ToolChat(ChatFormat):
         super().__init__(tokenizer, model, eos_token_ids)
         asked = self._render([to_message("user", PROMPT)], asks=True)
         if not all(tool.name in asked for tool in tools):
-            raise SettingsError(f"model.tool_calls: the chat template has no tools; {_INSTEAD}")
+            raise _refusal("has no tools")
         self._calls = self._read_calls(asked.rpartition(PROMPT)[2])
         self._check_calls()
         self._check_answers()
@@ -185,9 +184,7 @@ class ToolChat(ChatFormat):
         try:
             return super()._render(messages, asks)
         except TypeError as error:
-            raise SettingsError(
-                f"model.tool_calls: the chat template cannot render a call: {error}; {_INSTEAD}"
-            ) from error
+            raise _refusal(f"cannot render a call: {error}") from error
 
     def _read_calls(self, asked: str) -> JsonCalls | XmlCalls:
         """Returns how the template writes calls; `asked` is what it asks for a turn with.
@@ -206,7 +203,7 @@ class ToolChat(ChatFormat):
         elif turn.startswith(asked):
             before = asked
         else:
-            raise SettingsError(f"model.tool_calls: the template asks for other turns; {_INSTEAD}")
+            raise _refusal("asks for other turns")
 
         def write(call: ToolCall) -> str:
             return self._render_turn(call).removeprefix(before)
@@ -218,10 +215,7 @@ class ToolChat(ChatFormat):
                 return JsonCalls(arguments, opening, (brace + rest).removeprefix(as_json))
         if _XML_HEAD.match(write(call).lstrip()):
             return XmlCalls(write)
-        raise SettingsError(
-            "model.tool_calls: the chat template writes calls neither as JSON nor as "
-            f"<tool_call><function=...>; {_INSTEAD}"
-        )
+        raise _refusal("writes calls neither as JSON nor as <tool_call><function=...>")
 
     def _render_turn(self, *calls: ToolCall) -> str:
         """Returns a turn of calls behind a prompt, without its end."""
@@ -229,9 +223,7 @@ class ToolChat(ChatFormat):
         turn = self._render(messages, asks=False).rpartition(PROMPT)[2]
         calls_text, closing, _ = turn.rpartition(self._closing) if self._closing else ("", "", "")
         if not closing:
-            raise SettingsError(
-                f"model.tool_calls: the chat template ends a turn of calls otherwise; {_INSTEAD}"
-            )
+            raise _refusal("ends a turn of calls otherwise")
         return calls_text
 
     def _check_calls(self) -> None:
@@ -242,9 +234,7 @@ class ToolChat(ChatFormat):
             turns.append((self._render_turn(*calls), calls))
         for text, expected in turns:
             if list(self._calls.read(self.strip_thoughts(text))) != expected:
-                raise SettingsError(
-                    f"model.tool_calls: the chat template's calls are not read; {_INSTEAD}"
-                )
+                raise _refusal("writes calls that are not read")
 
     def _render_answers(self, history: Messages, answers: Sequence[str]) -> str:
         """Returns the text from the end of a turn, of a call after `history`, to the next turn."""
@@ -261,18 +251,19 @@ class ToolChat(ChatFormat):
         }
         _, observation, rest = min(texts).partition(OBSERVATION)
         if len(texts) > 1 or not observation or _SECOND not in rest:
-            raise SettingsError(
-                "model.tool_calls: the chat template cannot be extended call by call; " + _INSTEAD
-            )
+            raise _refusal("cannot be extended call by call")
         odd = self._write_answers([_ODD])
         if _ODD not in odd and json.dumps(_ODD, ensure_ascii=False) not in odd:
-            raise SettingsError(
-                "model.tool_calls: the chat template rewrites what a tool answers; " + _INSTEAD
-            )
+            raise _refusal("rewrites what a tool answers")
 
     def _make_call(self, value: str) -> ToolCall:
         tool = next(iter(self._tools))
         return ToolCall(tool.name, dict.fromkeys(tool.parameters, value))
+
+
+def _refusal(problem: str) -> SettingsError:
+    instead = "set it to false: the environment's text actions need no template"
+    return SettingsError(f"model.tool_calls: the chat template {problem}; {instead}")
 
 
 def find_actions(tools: ToolTable, calls: Iterable[ToolCall]) -> list[FoundAction]:

@@ -1,9 +1,9 @@
 """`TurnSampler`: how the turns of an env runner's episodes are sampled while adapters come and go.
 
-An engine of one version holds new turns back while an adapter is loaded, and waits for those under
-way. With `in_flight_updates` it does not wait: they are interrupted, and go on with the new adapter
-after the tokens that they have, each of which keeps the version that sampled it; keys and values of
-the older adapter are computed anew. An engine that cannot be interrupted is waited for.
+For an engine of one version new turns are held back while an adapter is loaded, until those under
+way have ended. With `in_flight_updates` these are interrupted, and continue with the new adapter
+after the tokens that they have, each of which keeps the version that sampled it. An engine that
+cannot be interrupted is waited for.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentpeft.policies.engines.protocol import Engine, InterruptibleEngine
+from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, StopReason
 from agentpeft.policies.rollout.environments import EVAL_STREAM, TRAIN_STREAM
@@ -27,10 +27,7 @@ class AbandonedEpisodeError(Exception):
 
 
 class TurnSampler:
-    """Asks an engine for turns. `version` is the adapter's that it serves newest.
-
-    Its methods run in one event loop.
-    """
+    """Asks an engine for turns; `version` is the newest that it serves. Of one event loop."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._limits, self._engine = settings, settings.env_runners, engine
@@ -41,14 +38,14 @@ class TurnSampler:
         self._is_quiet.set()
 
     async def hold(self) -> None:
-        """Lets no turn begin or go on, and returns once none is under way."""
+        """Lets no turn begin or continue, and returns once none is under way."""
         self._may_sample.clear()
-        if self._settings.in_flight_updates and isinstance(self._engine, InterruptibleEngine):
+        if self._settings.in_flight_updates:
             self._engine.interrupt()
         await self._is_quiet.wait()
 
     async def release(self) -> None:
-        """Lets turns begin and go on."""
+        """Lets turns begin and continue."""
         self._may_sample.set()
 
     async def sample(
@@ -59,10 +56,7 @@ class TurnSampler:
         deadline_s: float,
         episode: EpisodeBuilder,
     ) -> Completion:
-        """Samples the next turn of an episode, the sample of this number in its group.
-
-        Raises: AbandonedEpisodeError, EngineError.
-        """
+        """Samples the next turn of an episode. Raises: AbandonedEpisodeError, EngineError."""
         parts: list[Completion] = []
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -94,21 +88,22 @@ class TurnSampler:
         episode: EpisodeBuilder,
         parts: Sequence[Completion],
     ) -> Completion:
-        """Samples a turn, or what is left of one after `parts`, up to its end or interruption."""
+        """Samples a turn, or what is left of it after `parts`, to its end or an interruption."""
         if group.is_stale:
             raise AbandonedEpisodeError
         if group.version is None or self._settings.in_flight_updates:
             group.version = self.version
         sampled = [part.token_ids for part in parts if len(part.token_ids)]
         played = group.request
-        is_shared = played.num_episodes > 1 and episode.context is group.prompt_ids
+        is_shared = played.num_episodes > 1 and episode.num_turns == 0
+        is_greedy = played.mode == "eval" and played.num_episodes == 1
         seed = self._settings.seed, _STREAMS[played.mode], played.group_id, sample
         later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
         request = GenerationRequest(
             session=group.name_session(sample),
             prompt_ids=np.concatenate([episode.context, *sampled]) if sampled else episode.context,
             seed=(*seed, episode.num_turns, *later),
-            temperature=0.0 if played.is_greedy else self._limits.temperature,
+            temperature=0.0 if is_greedy else self._limits.temperature,
             max_new_tokens=self._limits.max_new_tokens - sum(map(len, sampled)),
             prefix=group.name if is_shared and not sampled else None,
             adapter_version=group.version if self._engine.num_versions > 1 else self.version,
@@ -119,16 +114,13 @@ class TurnSampler:
             if group.is_stale:  # its session was closed
                 raise AbandonedEpisodeError from None
             raise
-        if completion.adapter_version != request.adapter_version:
-            raise EngineError(
-                f"the engine served adapter version {completion.adapter_version}, not "
-                f"{request.adapter_version}, in the middle of a group"
-            )
+        if (served := completion.adapter_version) != (wanted := request.adapter_version):
+            raise EngineError(f"the engine served adapter version {served}, not {wanted}")
         return completion
 
 
 def join_parts(parts: Sequence[Completion]) -> Completion:
-    """Returns the parts of a turn as one completion, of the version of the last."""
+    """Returns the parts of a turn as one completion, of the last one's version."""
     if len(parts) == 1:
         return parts[0]
     versions = [np.full(len(part.token_ids), part.adapter_version) for part in parts]

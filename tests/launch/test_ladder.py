@@ -8,6 +8,7 @@ import torch
 
 from agentpeft.launch.checking import ladder
 from agentpeft.policies.engines.fusing import ServedEffect
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.models.lora.attach_lora import attach_lora
@@ -21,7 +22,7 @@ def rig():
     """A sound rig, after play with a new adapter."""
     settings = ladder.SETTINGS
     learner = Learner(settings, attach_lora(make_tiny(settings), settings.lora))
-    runner = EnvRunner(settings, base=make_tiny(settings))
+    runner = EnvRunner(settings, make_player(settings, make_tiny(settings)))
     runner.load_adapter(learner.adapter())
     groups, report = runner.sample([GroupRequest(task, 2) for task in range(4)])
     yield ladder.Rig(learner, runner, groups, report.records)
@@ -65,7 +66,8 @@ def test_an_adapter_that_is_acknowledged_and_not_served_is_found(rig):
 
         return TransformersEngine(base.model, chat.stop_token_ids, EngineSettings(), forget)
 
-    runner = EnvRunner(ladder.SETTINGS, base=make_tiny(ladder.SETTINGS), make_engine=make_engine)
+    player = make_player(ladder.SETTINGS, make_tiny(ladder.SETTINGS), make_engine)
+    runner = EnvRunner(ladder.SETTINGS, player)
     finding = ladder.check_delivery(replace(rig, runner=runner))
     runner.close()
     assert finding.is_fault and "engine and learner differ" in finding.text

@@ -7,7 +7,7 @@ is one fault however many runners look, and none in the runner that replaces the
 import os
 from pathlib import Path
 
-from agentpeft.policies.engines.player import Player
+from agentpeft.policies.engines.player import Player, make_player
 from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
@@ -44,6 +44,9 @@ class EngineAround:
 
     def interrupt(self):
         self.engine.interrupt()
+
+    def sleep(self):
+        self.engine.sleep()
 
     def load_adapter(self, adapter):
         return self.engine.load_adapter(adapter)
@@ -82,6 +85,7 @@ def runner_with(around):
 
                 chat, engine = start_vllm(settings)
                 return EnvRunner(settings, player=Player(chat, around(engine)))
-            return EnvRunner(settings, make_engine=lambda *args: around(start_transformers(*args)))
+            player = make_player(settings, None, lambda *args: around(start_transformers(*args)))
+            return EnvRunner(settings, player)
 
     return FaultyRunner

@@ -12,6 +12,7 @@ from small_model import SMALL
 from agentpeft.envs import DataError, Outcome, UnknownTaskError
 from agentpeft.envs.core.rewards import RewardConfig
 from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.models.load import load_base
@@ -51,7 +52,7 @@ def build(base):
         settings = make_settings(*overrides)
         limit = settings.env_runners.max_context_tokens
         make_engine = script and (lambda s, b, chat: ScriptedEngine(chat, script, limit))
-        made.append(EnvRunner(settings, base=base, make_engine=make_engine))
+        made.append(EnvRunner(settings, make_player(settings, base, make_engine)))
         return made[-1]
 
     yield start
@@ -335,7 +336,8 @@ def test_another_attempt_samples_other_actions(base):
     word_env.FAULTS.clear()
     say = lambda session, turn: "fault"  # noqa: E731
     make_engine = lambda s, b, chat: RecordingEngine(chat, say)  # noqa: E731
-    runner = EnvRunner(make_settings(), base=base, make_engine=make_engine)
+    settings = make_settings()
+    runner = EnvRunner(settings, make_player(settings, base, make_engine))
     word_env.FAULTS[task_of(runner, 0)] = 2
     RecordingEngine.seeds.clear()
     play(runner, (0, 1))
@@ -366,7 +368,8 @@ class SlowEngine(ScriptedEngine):
 def test_slow_service_is_no_fault_of_the_episode_which_leaves_its_group(base):
     settings = make_settings("env_runners.episode_timeout_s=0.5", 'environment.kwargs.reward="db"')
     say = lambda session, turn: "hello"  # noqa: E731
-    runner = EnvRunner(settings, base=base, make_engine=lambda s, b, chat: SlowEngine(chat, say))
+    player = make_player(settings, base, lambda s, b, chat: SlowEngine(chat, say))
+    runner = EnvRunner(settings, player)
     (group,), report = play(runner, (0, 3))
     assert [t.outcome for t in group.trajectories] == [Outcome.TURN_LIMIT] * 2
     assert [record.sample for record in report.records] == [0, 2]
@@ -378,7 +381,8 @@ def test_slow_service_is_no_fault_of_the_episode_which_leaves_its_group(base):
 def test_a_group_whose_episodes_were_all_too_slow_is_dropped(base):
     settings = make_settings("env_runners.episode_timeout_s=0.3")
     say = lambda session, turn: "hello"  # noqa: E731
-    runner = EnvRunner(settings, base=base, make_engine=lambda s, b, chat: SlowEngine(chat, say))
+    player = make_player(settings, base, lambda s, b, chat: SlowEngine(chat, say))
+    runner = EnvRunner(settings, player)
     groups, report = play(runner, (0, 1), (1, 1))
     assert len(groups) == 2 and report.counts.num_slow_episodes == 0
     SlowEngine.slow = ("0000", "0001")
@@ -410,7 +414,8 @@ def test_an_adapter_is_delivered_between_the_turns_of_an_episode(base, newest, i
         engines.append(StepwiseEngine(chat, lambda session, turn: "hello"))
         return engines[0]
 
-    runner = EnvRunner(make_settings("max_adapter_lag=1"), base=base, make_engine=make_engine)
+    settings = make_settings("max_adapter_lag=1")
+    runner = EnvRunner(settings, make_player(settings, base, make_engine))
     runner.take([GroupRequest(0, 1), GroupRequest(0, 1, "eval")])
     while len(engines[0].asked) < 2:
         time.sleep(0.01)

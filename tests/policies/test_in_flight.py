@@ -23,6 +23,7 @@ from test_transformers_engine import BASE, STOP, full_logprobs, make_model, prom
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.transformers.engine import TransformersEngine
 from agentpeft.policies.errors import TrainingError
@@ -119,6 +120,11 @@ def make_settings(*overrides):
     return Settings(**with_overrides({}, (*TINY, *overrides)))
 
 
+def make_runner(base, *overrides, make_engine=None):
+    settings = make_settings(*overrides)
+    return EnvRunner(settings, make_player(settings, base, make_engine))
+
+
 def adapter_of(base, number):
     """One that changes the model's answers."""
     rng, weights = np.random.default_rng(number), {}
@@ -142,7 +148,7 @@ def test_each_token_has_the_log_probability_and_the_version_of_who_sampled_it(ba
     """Three adapters come while two groups of several turns are played."""
     word_env.HEARD.clear()
     word_env.FAULTS.clear()
-    runner = EnvRunner(make_settings("env_runners.max_concurrent_episodes=6"), base=base)
+    runner = make_runner(base, "env_runners.max_concurrent_episodes=6")
     adapters = {number: adapter_of(base, number) for number in range(4)}
     runner.load_adapter(adapters[0])
     runner.take([GroupRequest(0, 4), GroupRequest(1, 4)])
@@ -197,7 +203,7 @@ def test_an_adapter_does_not_wait_for_the_turns_under_way(base):
     def make_engine(settings, base, chat):
         return Endless(chat, lambda session, turn: "hello")
 
-    runner = EnvRunner(make_settings(), base=base, make_engine=make_engine)
+    runner = make_runner(base, make_engine=make_engine)
     runner.take([GroupRequest(0, 2)])
     time.sleep(0.1)
     start_s = time.monotonic()
@@ -219,7 +225,7 @@ def test_an_engine_that_cannot_be_interrupted_is_waited_for(base):
     def make_engine(settings, base, chat):
         return Slow(chat, lambda session, turn: "hello")
 
-    runner = EnvRunner(make_settings(), base=base, make_engine=make_engine)
+    runner = make_runner(base, make_engine=make_engine)
     runner.take([GroupRequest(0, 1)])
     time.sleep(0.1)
     runner.load_adapter(make_version(1, "run", {}, 1.0))

@@ -11,6 +11,7 @@ from agentpeft.policies.delivery import probe
 from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines import fusing
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.engines.transformers.engine import TransformersEngine
 from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError
 from agentpeft.policies.rollout.env_runner import EnvRunner
@@ -195,7 +196,7 @@ class StaleFirst(EnvRunnerActor):
         StaleFirst.num_made += 1
         if StaleFirst.num_made > 1:
             return super().make_runner(settings)
-        return EnvRunner(settings, make_engine=make_stale)
+        return EnvRunner(settings, make_player(settings, make_engine=make_stale))
 
 
 def make_stale(settings, base, chat):

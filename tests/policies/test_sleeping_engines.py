@@ -127,12 +127,6 @@ def test_a_runner_that_cannot_sleep_is_replaced_by_one_that_does(build, slept):
     assert len(engines) == 2 and slept == [engines[1]] * 2
 
 
-def test_an_engine_that_does_not_know_how_to_sleep_is_named(build):
-    run = build("other", SLEEPY, env_runner_class=runner_with(EngineAround))
-    with pytest.raises(SettingsError, match="EngineAround cannot sleep"):
-        run.train()
-
-
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [

@@ -16,6 +16,7 @@ from sleeping_runners import Simulation, sleeping_kinds
 from small_model import SMALL, TWO_RUNNERS
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.errors import EngineError, TrainingError
 from agentpeft.policies.loop.algorithm import Algorithm
@@ -65,12 +66,11 @@ def unequal_kinds(delays_s, played, fails=False):
             number = len(made)
             made.append(self)
             delay_s, self.name = delays_s[number % 2], number
-            return EnvRunner(
-                settings,
-                make_engine=lambda *args: LateEngine(
-                    start_transformers(*args), delay_s, fails and number == 0
-                ),
-            )
+
+            def make_engine(*args):
+                return LateEngine(start_transformers(*args), delay_s, fails and number == 0)
+
+            return EnvRunner(settings, make_player(settings, make_engine=make_engine))
 
         def take(self, requests):
             played.extend((self.name, request.group_id) for request in requests)
@@ -122,7 +122,7 @@ def test_a_runner_whose_settings_fit_no_more_ends_the_run_as_a_failure(tmp_path)
             if Homeless.num_made > 1:
                 raise SettingsError("there are no such engines")
             make = lambda *args: LateEngine(start_transformers(*args), 0.0, fails=True)  # noqa: E731
-            return EnvRunner(settings, make_engine=make)
+            return EnvRunner(settings, make_player(settings, make_engine=make))
 
     few = "env_runners.max_concurrent_episodes=3"
     message = "env runner 0 cannot begin anew: there are no such engines"

@@ -20,7 +20,7 @@ from agentpeft.apps.lab.playing.recorded import RecordedEpisode
 from agentpeft.envs import Outcome, SettingsError, Task
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.endpoint_chat import TextChat
-from agentpeft.policies.engines.player import EngineFactory
+from agentpeft.policies.engines.player import EngineFactory, make_player
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.messages import AdapterVersion, EpisodeRecord, Ids, Trajectory
@@ -130,7 +130,7 @@ def _sample(
     disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(settings.threads_per_env_runner)
     adapter, tokenizer = _load_version(settings, *version)
-    with closing(EnvRunner(settings, make_engine=make_engine)) as runner:
+    with closing(EnvRunner(settings, make_player(settings, make_engine=make_engine))) as runner:
         runner.load_adapter(adapter)
         groups, report = runner.sample([request])
     played = iter(groups[0].trajectories if groups else ())

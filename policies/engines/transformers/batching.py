@@ -4,13 +4,13 @@ from asyncio import Future
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from agentpeft.policies.engines.transformers.slots import SlotCache, run
+from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 
 MAX_PREFILL_TOKENS = 8192
@@ -18,30 +18,21 @@ MAX_PREFILL_PADDING = 64
 """A pass costs as much by itself as some tokens: so much padding is cheaper than another pass."""
 NO_IDS = np.empty(0, np.int64)
 _NUMBERS = ("buffer", "last", "position", "count", "limit", "prompt", "shared")
-STATE = dict.fromkeys(_NUMBERS, "i8") | {"heat": "f4"}
-
-
-class PromptName(NamedTuple):
-    """Which rows share a prompt; `wave` is 0 where those of all waves do."""
-
-    prefix: str
-    adapter: str
-    wave: int
+STATE = [*((name, "i8") for name in _NUMBERS), ("heat", "f4")]
 
 
 @dataclass(eq=False)
 class Prompt:
-    """What several rows begin with; its keys and values lie once in the cache, at `place`.
+    """What several rows begin with, but for the last id; it lies once in the cache, at `place`.
 
-    `ids` are all but the last.
+    `name`: prefix, adapter, and the wave of the jobs that share it (0: of all waves).
     """
 
-    name: PromptName
+    name: tuple[str, str, int]
+    adapter: str
     ids: Ids
     place: int
     num_rows: int = 0
-    is_sound: bool = True
-    """False: to be overwritten when no row has it any more, as it may not be finite."""
 
 
 @dataclass(eq=False)
@@ -61,16 +52,16 @@ class Row:
 
     @property
     def num_unshared(self) -> int:
-        """How many of the cached ids lie in the row itself."""
+        """The number of cached ids that lie in the row itself."""
         return len(self.cached) - self.num_shared
 
 
 @dataclass(frozen=True, eq=False)
 class DecodingJob:
-    """One turn to be decoded, and who waits for it.
+    """One turn to be decoded, and the future of its completion.
 
-    `adapter` names who answers, among several; with "" it is the model as it is. It has as many
-    tokens at most as there are `uniforms`, which decide them; then it ends for `stop_reason`.
+    `adapter` is one of several that are served in one pass; "" is the model as it is. The turn has
+    at most as many tokens as `uniforms`, which decide them; then it ends for `stop_reason`.
     """
 
     row: Row
@@ -97,38 +88,31 @@ class Batch:
 
     What changes with every token lies in arrays, so that a step has no Python per row: `_state` by
     slot, tokens by "buffer", which a job keeps. A job's last prompt token is run by its first step,
-    so that all of a prompt that others share lies at the prompt's place. Not thread-safe; of no use
-    after an exception.
+    so that all of a prompt that others share lies at the prompt's place. Not thread-safe. Of no use
+    after an exception: keys and values may not be finite, and later rows would meet them.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        max_jobs: int,
-        max_tokens: int,
-        has_adapters: bool = False,
-        in_waves: bool = False,
+        self, model: PreTrainedModel, max_jobs: int, max_tokens: int, in_waves: bool
     ) -> None:
-        """With `has_adapters` each row's own adapter answers, all of them in one pass.
+        """`in_waves`: only jobs that are admitted together share a prompt.
 
-        `in_waves`: only jobs that are admitted together share a prompt, so that which passes are
-        run does not depend on when the rows of earlier ones are released.
+        So which passes are run does not depend on when the rows of earlier jobs are released.
         """
-        self._model, self._has_adapters, self._in_waves = model, has_adapters, in_waves
-        self._num_waves = 0
-        self._state = np.zeros(max_jobs, list(STATE.items()))
+        self._model, self._in_waves, self._num_waves = model, in_waves, 0
+        self._state = np.zeros(max_jobs, STATE)
         self._free_buffers = list(range(max_jobs))
         self._tokens = np.zeros((max_jobs, max_tokens), np.int64)
         self._logprobs, self._uniforms = np.zeros((2, max_jobs, max_tokens), np.float32)
         self._rows: list[Row | None] = []
         self._cache = SlotCache(model, max_tokens)
-        self._prompts: dict[PromptName, Prompt] = {}
+        self._prompts: dict[tuple[str, str, int], Prompt] = {}
         self._free_places: list[int] = []
         self.clear()
 
     @property
     def num_active(self) -> int:
-        """How many jobs are under way."""
+        """The number of jobs under way."""
         return len(self._jobs)
 
     def clear(self) -> None:
@@ -176,7 +160,7 @@ class Batch:
             self._prefill(waiting[chunk])
 
     def step(self, stops: Collection[int]) -> list[Ended]:
-        """Samples a token for every job; returns those that ended."""
+        """Samples a token for every job; returns those that ended. Raises: EngineError."""
         state = self._state[: self.num_active]
         ids, positions = (state[name][:, None].copy() for name in ("last", "position"))
         logits = self._next_logits(0, ids, positions)
@@ -190,22 +174,21 @@ class Batch:
         return self._finish(np.flatnonzero(is_done)) if is_done.any() else []
 
     def _begin_row(self, job: DecodingJob) -> Prompt | None:
-        """Finds out what of a job's prompt is cached; returns a shared prompt that is to be run."""
+        """Finds what of a job's prompt is cached; returns a shared prompt that is to be run."""
         row, ids = job.row, job.prompt_ids[:-1]
         if row.adapter != job.adapter:
             self._forget(row)
             row.adapter = job.adapter
         row.cached = _common(row.cached, ids)
         row.num_shared = min(row.num_shared, len(row.cached))
-        if row.num_shared == 0 and row.prompt is not None:
+        if not len(row.cached):
             self._forget(row)
         if job.prefix is None or len(row.cached) or not len(ids):
             return None
-        name = PromptName(job.prefix, job.adapter, self._num_waves)
-        is_new = name not in self._prompts
-        if is_new:
+        name = job.prefix, job.adapter, self._num_waves
+        if is_new := name not in self._prompts:
             place = heappop(self._free_places) if self._free_places else len(self._prompts)
-            self._prompts[name] = Prompt(name, ids, place)
+            self._prompts[name] = Prompt(name, job.adapter, ids, place)
         prompt = self._prompts[name]
         if not np.array_equal(prompt.ids, ids):
             return None
@@ -216,14 +199,11 @@ class Batch:
     def _forget(self, row: Row) -> None:
         """Has a row hold nothing; the place of a prompt that no other row has is free."""
         prompt, row.prompt, row.cached, row.num_shared = row.prompt, None, NO_IDS, 0
-        if prompt is None:
-            return
-        prompt.num_rows -= 1
-        if prompt.num_rows == 0:
-            del self._prompts[prompt.name]
-            heappush(self._free_places, prompt.place)
-            if not prompt.is_sound:
-                self._cache.prompts.clear(prompt.place)
+        if prompt is not None:
+            prompt.num_rows -= 1
+            if prompt.num_rows == 0:
+                del self._prompts[prompt.name]
+                heappush(self._free_places, prompt.place)
 
     def _take_slots(self, rows: list[Row], first: int) -> None:
         """Gives rows the slots from `first` on; idle ones that lay there change places."""
@@ -249,11 +229,9 @@ class Batch:
         self._cache.rows.move([row.slot for row in moved], [origins[row] for row in moved], width)
 
     def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
-        """Runs prompts that rows are to share."""
         ids, positions = _pad([prompt.ids for prompt in prompts], [0] * len(prompts))
-        adapters = [prompt.name.adapter for prompt in prompts] if self._has_adapters else ()
         mask = self._cache.begin_prompts(np.array([prompt.place for prompt in prompts]), positions)
-        run(self._model, self._cache, ids, positions, mask, adapters)
+        run(self._model, self._cache, ids, positions, mask, [prompt.adapter for prompt in prompts])
 
     def _prefill(self, jobs: Sequence[DecodingJob]) -> None:
         """Runs the uncached tokens of neighbouring jobs."""
@@ -267,8 +245,8 @@ class Batch:
         """Returns the logits (B, V) after tokens of the active rows from `first` on."""
         rows = slice(first, first + len(ids))
         prompts, lengths = (self._state[name][rows].copy() for name in ("prompt", "shared"))
-        adapters = [job.adapter for job in self._jobs[rows]] if self._has_adapters else ()
         mask = self._cache.begin(first, positions, prompts, lengths)
+        adapters = [job.adapter for job in self._jobs[rows]] if self._jobs[first].adapter else []
         return run(self._model, self._cache, ids, positions, mask, adapters)
 
     def _start(self, jobs: Sequence[DecodingJob]) -> None:
@@ -287,12 +265,8 @@ class Batch:
         tail = np.setdiff1d(np.arange(keep, self.num_active), slots).tolist()
         gaps = slots[slots < keep].tolist()
         ended = [(self._jobs[slot], *self._sampled(slot)) for slot in slots.tolist()]
-        for job, _, logprobs in ended:
-            if not np.isfinite(logprobs).all():  # nor keys and values, which a later row would meet
-                self._cache.rows.clear(job.row.slot)
-                if job.row.prompt is not None:
-                    job.row.prompt.is_sound = False
-                self._forget(job.row)
+        if not all(np.isfinite(logprobs).all() for _, _, logprobs in ended):
+            raise EngineError("the model's log-probabilities are not finite")
         self._free_buffers.extend(self._state["buffer"][slots].tolist())
         for slot in tail:
             self._sampled(slot)

@@ -48,18 +48,16 @@ MAX_STEPS_WAITED = 4
 """For how many steps a few requests wait for others to be prefilled with."""
 State = Mapping[str, torch.Tensor]
 Fuse = Callable[[State, AdapterVersion], tuple[dict[str, torch.Tensor], ServedEffect]]
-Result = tuple[DecodingJob, Completion | EngineError]
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What an engine is to do.
+    """How an engine serves.
 
-    `max_concurrent`: requests decoded together; others wait. `max_context_tokens`: None is what
-    the model was made for. `needs_adapter`: without one nothing is served. `deterministic`: a
-    batch begins when every open session has asked, and serves them in order of their names.
-    `adapters`: those of a PEFT model that are served at once, by name; a request's
-    `adapter_version` is the number of one of them.
+    `max_concurrent`: requests decoded together; others wait. `max_context_tokens` None: the model's
+    limit. `needs_adapter`: without one nothing is served. `deterministic`: a batch begins when
+    every open session has asked, and serves them in order of their names. `adapters`: those of a
+    PEFT model that are served at once; a request's `adapter_version` is the number of one of them.
     """
 
     max_concurrent: int = 256
@@ -72,8 +70,8 @@ class EngineSettings:
 class TransformersEngine:
     """Samples with keys and values cached by session, and the adapter fused into the weights.
 
-    The model belongs to the engine from then on. Sampling is the engine's own: of the model's
-    generation_config nothing is used.
+    The model belongs to the engine from then on. Its generation_config is not used. Requests that
+    are under way together belong to one event loop.
     """
 
     num_versions = 1
@@ -96,13 +94,8 @@ class TransformersEngine:
         self._stop_token_ids = frozenset(stop_token_ids)
         limit = int(model.config.get_text_config().max_position_embeddings)
         self._max_context_tokens = min(settings.max_context_tokens or limit, limit)
-        self._batch = Batch(
-            model,
-            settings.max_concurrent,
-            self._max_context_tokens,
-            has_adapters=bool(settings.adapters),
-            in_waves=settings.deterministic,
-        )
+        most = settings.max_concurrent
+        self._batch = Batch(model, most, self._max_context_tokens, in_waves=settings.deterministic)
         self._fuse = fuse
         self._pristine: dict[str, torch.Tensor] = {}
         self.served_effect = math.nan
@@ -126,8 +119,7 @@ class TransformersEngine:
         """Announces and forgets sessions; what a closed one asked for fails."""
         with self._wake:
             for session in closed:
-                row = self._rows.pop(session, None)
-                if row is not None:
+                if row := self._rows.pop(session, None):
                     self._drop(row, is_closed=True)
             self._rows.update({name: Row(name) for name in opened if name not in self._rows})
             self._wake.notify_all()
@@ -135,9 +127,8 @@ class TransformersEngine:
     async def generate(self, request: GenerationRequest) -> Completion:
         """Samples one turn.
 
-        Raises: EngineError where the session is not open or has asked already, where an adapter
-        is needed and none was loaded or it is none of several, and where the engine is closed or
-        failed.
+        Raises: EngineError where the session is not open or has asked already, where no adapter was
+        loaded or it is none of several, and where the engine is closed or failed.
         """
         with self._wake:
             job = self._make_job(request)
@@ -229,7 +220,7 @@ class TransformersEngine:
         self._check_alive(is_loading)
 
     def _replace_weights(self, adapter: AdapterVersion) -> None:
-        """Has the model compute with an adapter; others may share its base, so none is written."""
+        """Has the model compute with new weights; others may share the base's, which stay."""
         merged, effect = self._fuse({**self._model.state_dict(), **self._pristine}, adapter)
         parameters = dict(self._model.named_parameters(remove_duplicate=False))
         for name in merged:
@@ -246,7 +237,7 @@ class TransformersEngine:
             self._dropped.append((row, is_closed))
         if job is not None:
             self._wave = [waiting for waiting in self._wave if waiting is not job]
-            _settle([(job, EngineError(f"session {row.session!r} was closed"))])
+            _settle({job: EngineError(f"session {row.session!r} was closed")})
         self._wake.notify_all()
 
     def _has_all(self) -> bool:
@@ -257,12 +248,14 @@ class TransformersEngine:
         try:
             while self._fault is None:
                 self._serve()
+        except EngineError as error:
+            self._fault = str(error)
         except BaseException as error:
             self._fault = f"the engine failed: {type(error).__name__}: {error}"
             raise
         finally:
             with self._wake:
-                _settle([(job, EngineError(self._fault)) for job in self._jobs.values()])
+                _settle({job: EngineError(self._fault) for job in self._jobs.values()})
                 self._jobs.clear()
                 self._wake.notify_all()
 
@@ -324,15 +317,12 @@ class TransformersEngine:
         return self._steps_waited > 0
 
     def _deliver(self, ended: list[Ended], *, is_interrupted: bool = False) -> None:
-        results: list[Result] = []
+        results: dict[DecodingJob, Completion | EngineError] = {}
         with self._wake:
             for job, ids, logprobs in ended:
                 if self._jobs.get(job.row.session) is job:
                     del self._jobs[job.row.session]
-                    is_sound = np.isfinite(logprobs).all()
-                    failure = EngineError("the model's log-probabilities are not finite")
-                    completion = self._complete(job, ids, logprobs, is_interrupted)
-                    results.append((job, completion if is_sound else failure))
+                    results[job] = self._complete(job, ids, logprobs, is_interrupted)
             self._is_interrupted &= bool(self._jobs)
         _settle(results)
 
@@ -345,24 +335,21 @@ class TransformersEngine:
         return Completion(ids, logprobs, reason, self._version or 0)
 
 
-def _settle(results: Sequence[Result]) -> None:
-    """Answers those who wait, with one call into each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Result]] = {}
-    for job, result in results:
-        by_loop.setdefault(job.future.get_loop(), []).append((job, result))
-    for loop, loop_results in by_loop.items():
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_set_results, loop_results)
+def _settle(results: Mapping[DecodingJob, Completion | EngineError]) -> None:
+    """Answers those who wait, with one call into their event loop."""
 
+    def set_results() -> None:
+        for job, result in results.items():
+            if job.future.done():
+                continue
+            if isinstance(result, EngineError):
+                job.future.set_exception(result)
+            else:
+                job.future.set_result(result)
 
-def _set_results(results: Sequence[Result]) -> None:
-    for job, result in results:
-        if job.future.done():
-            continue
-        if isinstance(result, EngineError):
-            job.future.set_exception(result)
-        else:
-            job.future.set_result(result)
+    loops = {job.future.get_loop() for job in results}
+    if loops and not (loop := loops.pop()).is_closed():
+        loop.call_soon_threadsafe(set_results)
 
 
 def start_transformers(

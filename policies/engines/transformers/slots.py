@@ -36,18 +36,12 @@ class _Store:
         heads = config.get("num_key_value_heads") or num_heads
         # Zeros: what was never written is masked, but 0 * NaN would not be 0. Old ones are finite
         shape = (config["num_hidden_layers"], 2, 0, heads, 0, width)
-        self.states = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.states = self._empty = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self._max_columns = max_columns
-
-    @torch.inference_mode()  # most of the memory was taken in it
-    def clear(self, slot: int) -> None:
-        """Overwrites a slot's keys and values, which may not be finite."""
-        self.states[:, :, slot] = 0
 
     def free(self) -> None:
         """Gives all memory back."""
-        layers, two, _, heads, _, width = self.states.shape
-        self.states = self.states.new_zeros((layers, two, 0, heads, 0, width))
+        self.states = self._empty.clone()
 
     def begin(self, slots: Ids, positions: Ids) -> None:
         """Says where the next pass's tokens go: to positions (B, T) of slots (B,), -1 to none."""
@@ -80,7 +74,7 @@ class _Store:
         slots, heads, columns = old.shape[2:5]
         if num_slots <= slots and num_columns <= columns:
             return
-        new_slots = max(slots, num_slots + (num_slots // 4 if num_slots > slots else 0))
+        new_slots = num_slots + num_slots // 4 if num_slots > slots else slots
         if num_columns > columns:
             columns = max(num_columns, min(columns + columns // 2, self._max_columns))
         new_columns = -(-columns // COLUMN_STEP) * COLUMN_STEP
@@ -139,13 +133,12 @@ class SlotCache(Cache):
     reads in `update`. The rows of one pass are neighbours, so that reading them copies nothing.
 
     A pass over one token of each row is split: a layer gets the rows' keys and values alone, and
-    asks for those of the prompts (`shared`). So it is in layers that have shown, in a pass before,
-    that their attention gets the cache, and what `update` returned as it was. Models that do more
-    with keys and values before they attend are given all of them, copied together.
+    asks for those of the prompts (`shared`). This needs an attention that gets the cache, and what
+    `update` returned as it was, which a layer shows in an earlier pass. Models that do more with
+    keys and values before they attend are given all of them, copied together.
     """
 
     def __init__(self, model: PreTrainedModel, max_tokens: int) -> None:
-        """`max_tokens`: of the longest sequence, as far as is known."""
         super().__init__(layers=[])
         self.rows, self.prompts = (_Store(model, max_tokens) for _ in range(2))
         self._device, self._dtype = model.device, model.dtype
@@ -155,7 +148,7 @@ class SlotCache(Cache):
         self._is_prompt = self._is_single = False
 
     def free(self) -> None:
-        """Gives the memory of all keys and values back, while no rows nor prompts are kept."""
+        """Gives all memory back, while no rows nor prompts are kept."""
         self.rows.free()
         self.prompts.free()
         self._table, self._given = None, ()  # views of the memory, of the last pass
@@ -165,8 +158,7 @@ class SlotCache(Cache):
     def begin_prompts(self, places: Ids, positions: Ids) -> Tensor:
         """Prepares a pass over whole prompts, positions (B, T), padded with -1 on the right.
 
-        Returns what to add to attention scores, (1, 1, T, T), 0 or -inf: what comes before a token
-        is seen, whatever the prompts' lengths.
+        Returns the causal mask to add to attention scores, (1, 1, T, T), 0 or -inf.
         """
         self._is_prompt, self._table = True, None
         self.prompts.begin(places, positions)
@@ -177,10 +169,9 @@ class SlotCache(Cache):
     def begin(self, first: int, positions: Ids, prompts: Ids, lengths: Ids) -> Tensor:
         """Prepares a pass over the rows from `first` on; positions (B, T), -1 for padding.
 
-        `prompts`, (B,), are the places of the prompts that they share; `lengths`, (B,), the lengths
-        of these, 0 for a row without one. Returns what to add to attention scores:
-        (B, 1, T, columns in use), 0 or -inf. The columns are those of the longest prompt that is
-        shared, then those of the longest row.
+        `prompts` and `lengths`, (B,): places and lengths of the prompts that they share; length 0
+        is none. Returns the mask to add to attention scores, (B, 1, T, columns), 0 or -inf: the
+        columns of the longest shared prompt, then those of the longest row.
         """
         self._is_prompt = False
         columns = np.where(positions < 0, -1, positions - lengths[:, None])
@@ -234,9 +225,8 @@ class SlotCache(Cache):
 
     def whole(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Returns keys and values of rows, each with its prompt's before them."""
-        if self._table is None:
+        if (table := self._table) is None:
             return keys, values
-        table = self._table
         before = keys.new_zeros((2, len(keys), keys.shape[1], table.num_columns, keys.shape[3]))
         states = self.prompts.states[layer_idx, :, :, :, : table.num_columns]
         before.index_copy_(1, table.rows, states.index_select(1, table.row_places))
@@ -257,11 +247,6 @@ def prepare_attention(model: PreTrainedModel) -> None:
             "the transformers engine serves models with full attention in every layer (Llama, "
             f"Qwen2, Qwen3, ...), got {type(model).__name__} with windowed or recurrent ones"
         )
-    if model.config._attn_implementation not in ("sdpa", "eager", _ATTENTION):
-        raise SettingsError(
-            "the transformers engine needs attn_implementation 'sdpa' or 'eager', got "
-            f"{model.config._attn_implementation!r}"
-        )
     if model.device.type == "cpu" and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(_ATTENTION)
 
@@ -276,7 +261,7 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Returns the results, (B, T, heads, D), of queries (B, heads, T, D), keys and values.
 
-    With `slots`, a `SlotCache`, the keys and values may be those of rows alone: see `shared` there.
+    The keys and values may be those of rows alone: see `SlotCache.shared`.
     """
     slots: SlotCache | None = options.pop("slots", None)
     layer_idx: Any = module.layer_idx
@@ -324,15 +309,15 @@ def run(
     ids: Ids,
     positions: Ids,
     mask: Tensor,
-    adapters: Sequence[str] = (),
+    adapters: Sequence[str],
 ) -> Tensor:
     """Runs a pass that `cache` was prepared for; returns the logits (B, V) after the last column.
 
     `ids` and `positions`: (B, T), padded with positions -1 on the right; the logits are of no use
-    for rows that end in padding. `adapters` names each row's adapter of a PEFT model; empty: the
-    model as it is.
+    for rows that end in padding. `adapters` names each row's adapter of a PEFT model; "" (or none):
+    the model as it is.
     """
-    options: dict[str, Any] = {"adapter_names": list(adapters)} if adapters else {}
+    options: dict[str, Any] = {"adapter_names": adapters} if any(adapters) else {}
     if model.config._attn_implementation == _ATTENTION:
         options["slots"] = cache
     output = model(

@@ -34,7 +34,7 @@ _TICKETS = count()
 class _Asked:
     """A request under way."""
 
-    future: Future[Completion]
+    future: Future[tuple[Ids, Floats, bool]]
     version: int
     ticket: str
 
@@ -81,25 +81,34 @@ class VllmEngine:
         Raises: EngineError where the session is not open or has asked already, where an adapter
         is needed and none was loaded, and where the engine is closed or its process is gone.
         """
-        version = self._check(request)
+        version, session = self._find_version(request.adapter_version), request.session
+        if session not in self._sessions:
+            raise EngineError(f"session {session!r} is not open")
+        if self._sessions[session] or not len(request.prompt_ids):
+            raise EngineError(f"session {session!r} has a request under way, or no prompt")
         limit, reason = limit_turn(request, self._settings.max_context_tokens)
         if limit == 0:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
             return Completion(*empty, reason, version)
-        ticket = f"turn-{next(_TICKETS)}"
-        future = self._process.submit(self._sample(request, limit, reason, version, ticket))
-        self._sessions[request.session] = under_way = _Asked(future, version, ticket)
+        ticket, slot = f"turn-{next(_TICKETS)}", self._served[version]
+        sampling = self._process.sample(request, limit, self._stops, slot, f"v{version}", ticket)
+        future = self._process.submit(sampling)
+        self._sessions[session] = under_way = _Asked(future, version, ticket)
         try:
-            return await asyncio.wrap_future(future)
+            ids, logprobs, is_interrupted = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            closed = f"session {request.session!r} was closed"
-            raise EngineError(self._fault or closed) from None
+            raise EngineError(self._fault or f"session {session!r} was closed") from None
         finally:
-            if self._sessions.get(request.session) is under_way:
-                self._sessions[request.session] = None
+            if self._sessions.get(session) is under_way:
+                self._sessions[session] = None
+        if is_interrupted:
+            reason = StopReason.INTERRUPTED
+        elif len(ids) and int(ids[-1]) in self._stops:
+            reason = StopReason.STOP_TOKEN
+        return Completion(ids, logprobs, reason, version)
 
     async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
         """Returns log-probabilities (T - 1,), computed anew. Raises: EngineError, as `generate`."""
@@ -148,16 +157,6 @@ class VllmEngine:
     def _fault(self) -> str | None:
         return self._process.fault or ("the engine is closed" if self._is_closed else None)
 
-    def _check(self, request: GenerationRequest) -> int:
-        """Returns the version that is asked for. Raises: EngineError."""
-        version = self._find_version(request.adapter_version)
-        session = request.session
-        if session not in self._sessions:
-            raise EngineError(f"session {session!r} is not open")
-        if self._sessions[session] or not len(request.prompt_ids):
-            raise EngineError(f"session {session!r} has a request under way, or no prompt")
-        return version
-
     def _check_alive(self) -> None:
         if self._fault:
             raise EngineError(self._fault)
@@ -170,24 +169,6 @@ class VllmEngine:
         if version not in self._served:
             raise EngineError(f"adapter {version} is not served, but {list(self._served)}")
         return version
-
-    async def _sample(
-        self,
-        request: GenerationRequest,
-        limit: int,
-        reason: StopReason,
-        version: int,
-        ticket: str,
-    ) -> Completion:
-        slot, salt = self._served[version], f"v{version}"
-        ids, logprobs, is_interrupted = await self._process.sample(
-            request, limit, self._stops, slot, salt, ticket
-        )
-        if is_interrupted:
-            reason = StopReason.INTERRUPTED
-        elif len(ids) and int(ids[-1]) in self._stops:
-            reason = StopReason.STOP_TOKEN
-        return Completion(ids, logprobs, reason, version)
 
     async def _load(self, adapter: AdapterVersion) -> AdapterAck:
         is_fused = self._settings.serving == "fused"

@@ -77,8 +77,8 @@ class VllmProcess:
             told = told.replace("Failed core proc(s): {}", "its process ended without an exception")
             reason = read_root_exception(exceptions) or " ".join(told.split())
             raise SettingsError(
-                f"vLLM does not start on {folder}: {reason:.400} (where memory is short: lower "
-                "env_runners.kv_cache_gib or take fewer env runners)"
+                f"vLLM does not start on {folder}: {reason:.400} (where memory is short: set "
+                "env_runners.kv_cache_gib and max_context_tokens, or take fewer env runners)"
             ) from None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)

@@ -19,9 +19,8 @@ from vllm_parts import (
     request_of,
 )
 
-from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import make_version
-from agentpeft.policies.engines.vllm.settings import check_shape, divide_gpus
+from agentpeft.policies.engines.vllm.settings import divide_gpus
 from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.errors import EngineError
 
@@ -43,21 +42,6 @@ sys.stdin.read()
 )
 def test_several_gpus_are_as_many_parts_and_one_gpu_may_be_shared(num_gpus, share, parts):
     assert divide_gpus(num_gpus) == (share, parts)
-
-
-def test_parts_divide_the_heads_and_what_a_conversation_needs():
-    shape = {"num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 2}
-    shape |= {"head_dim": 32, "hidden_size": 192}
-    # 2 layers, 2 heads of 32, keys and values in float32: 1024 bytes for each of 2 blocks of 128
-    whole = replace(SETTINGS, kv_cache_bytes=262144)
-    check_shape(whole, shape)
-    check_shape(replace(whole, kv_cache_bytes=131072, num_parts=2), shape)  # a head for each
-    check_shape(replace(whole, kv_cache_bytes=131072, num_parts=6), shape)  # the same for three
-    for size, parts in ((262143, 1), (131071, 2), (131071, 6)):
-        with pytest.raises(SettingsError, match="less than one conversation of 128 tokens"):
-            check_shape(replace(whole, kv_cache_bytes=size, num_parts=parts), shape)
-    with pytest.raises(SettingsError, match="4 does not divide the model's 6 attention heads"):
-        check_shape(replace(whole, num_parts=4), shape)
 
 
 def test_parts_are_vllms_tensor_parallelism(folder):
