@@ -30,7 +30,8 @@ from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.models.pretrain import make_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {"num_digits": 3, "format": "reversed", "prompt": "compact"}

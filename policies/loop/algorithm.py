@@ -205,8 +205,10 @@ class Algorithm:
         if checkpoint is not None:
             self.restore_from_path(checkpoint)
             return
+        from agentpeft.policies.loop.resuming import go_back_to_beginning
+
         self.iteration = self._num_episodes = 0
-        self._checkpoints.go_back_to_beginning()
+        go_back_to_beginning(self._checkpoints)
 
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
@@ -264,16 +266,22 @@ class Algorithm:
         aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
         differ; nothing has changed then.
         """
-        checkpoint = self._checkpoints.read(path)
+        from agentpeft.policies.loop.resuming import (
+            read_to_resume,
+            restore_learner,
+            resume_from,
+        )
+
+        checkpoint = read_to_resume(self._checkpoints, path)
         state = checkpoint.state
         self._curriculum.check_fits(state.get("curriculum"))
         with self._stopping_on_error():
-            self._learners.call_all(LearnerActor.restore, checkpoint.files)
+            self._learners.call_all(LearnerActor.call_with, restore_learner, checkpoint.files)
             self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
             self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._batches.clear()
             deliver(self._learners, self._runners)
-        self._checkpoints.resume_from(checkpoint)
+        resume_from(self._checkpoints, checkpoint)
 
     def give_up_iteration(self) -> bool:
         """Goes back to before the iteration that Ctrl-C has interrupted, to save what is whole.

@@ -10,7 +10,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
+from agentpeft.policies.checkpointing.checkpoints import write_checkpoint
+from agentpeft.policies.checkpointing.reading import read_checkpoint
 from agentpeft.policies.loop.batches import TrainingBatch
 from agentpeft.policies.loop.curriculum import Curriculum
 from agentpeft.policies.rollout.chat import make_chat

@@ -3,40 +3,14 @@
 Those rewards only training has: an evaluation always shows the environment's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentpeft.envs.core.errors import SettingsError, did_you_mean, shown
 from agentpeft.envs.core.rewards import RewardConfig
 
 MIXTURE = "AgentPEFT/Mixture-v0"
 SOURCES = "sources"
-_KEYS = ("name", "id", "kwargs", "weight")
-
-
-def mix_tables(tables: Sequence[Any]) -> dict[str, Any]:
-    """Returns the section `environment` that `[[environment]]` tables stand for: their mixture.
-
-    A table is a source with its `name`, `id` and `kwargs`, and may have a `weight`, 1 otherwise.
-    Raises: SettingsError.
-
-    >>> mix_tables([{"name": "a", "id": "A", "weight": 3}, {"name": "b", "id": "B"}])["kwargs"]
-    {'sources': [{'name': 'a', 'id': 'A'}, {'name': 'b', 'id': 'B'}], 'weights': [3, 1]}
-    """
-    kwargs: dict[str, Any] = {SOURCES: []}
-    for number, table in enumerate(tables):
-        if not isinstance(table, Mapping):
-            raise SettingsError(f"environment {number} must be a table, got {shown(table)}")
-        for key in sorted(table.keys() - set(_KEYS)):
-            raise SettingsError(
-                f"[[environment]] table {number} has an unknown key {key!r}"
-                f"{did_you_mean(key, _KEYS)}"
-            )
-        kwargs[SOURCES].append({key: value for key, value in table.items() if key != "weight"})
-    if any("weight" in table for table in tables):
-        kwargs["weights"] = [table.get("weight", 1) for table in tables]
-    return {"id": MIXTURE, "kwargs": kwargs}
 
 
 def drawn_kwargs(kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -8,20 +8,21 @@ import pytest
 from agentpeft.envs import SettingsError
 from agentpeft.policies.checkpointing.checkpoints import (
     checkpoint_path,
-    latest_checkpoint,
     list_checkpoints,
     prune_checkpoints,
-    read_checkpoint,
-    read_config,
-    read_state,
-    set_aside_newer,
-    settings_of,
     write_checkpoint,
-    write_config,
+)
+from agentpeft.policies.checkpointing.reading import (
+    latest_checkpoint,
+    read_checkpoint,
+    read_state,
+    settings_of,
 )
 from agentpeft.policies.checkpointing.run_logs import append_episodes, check_logs, seal_logs
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.loop.resuming import set_aside_newer
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.run_config import read_config, write_config
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from agentpeft.policies.loop.curriculum import Curriculum, count_spread, has_spr
 from agentpeft.policies.loop.task_choice import SpreadRates
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.environments import open_stages
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 TINY = (*TWO_RUNNERS, "env_runners.num_env_runners=0")
 STAGES = (
