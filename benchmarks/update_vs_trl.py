@@ -82,7 +82,8 @@ def make_problems(base: PolicyBase, split: str, num_tasks: int) -> tuple[list[st
     env = gymnasium.make("AgentPEFT/Arithmetic-v0", **ENVIRONMENT, split=split).unwrapped
     assert isinstance(env, ArithmeticEnv)
     prompts, answers = [], []
-    for task in env.task_source.generate_batch(np.random.default_rng(7), num_tasks):
+    rng = np.random.default_rng(7)
+    for task in (env.task_source.draw(rng) for _ in range(num_tasks)):
         prompt, _ = env.reset(options={"task": task})
         prompts.append(base.tokenizer.decode(chat.begin(prompt).tolist()))
         answers.append(task.answer)

@@ -17,14 +17,8 @@ from agentpeft.envs.core.errors import (
     shown,
 )
 from agentpeft.envs.tasks.streams import Stage, TaskStream
-from agentpeft.envs.tasks.taskset import (
-    SingleSkillSource,
-    Split,
-    Taskset,
-    TaskSource,
-    TaskT,
-    check_split,
-)
+from agentpeft.envs.tasks.task import Split, TaskSource, TaskT, check_split
+from agentpeft.envs.tasks.taskset import SingleSkillSource, Taskset
 
 SkillMode = Literal["single", "all"]
 """A task for one of the skills, or with all of them."""

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import TYPE_CHECKING, Generic, cast
 
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.tasks.taskset import Taskset, TaskSource, TaskT
+from agentpeft.envs.tasks.task import TaskSource, TaskT
+
+if TYPE_CHECKING:  # generators draw without end
+    from agentpeft.envs.tasks.taskset import Taskset
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,13 @@ class TaskStream(Generic[TaskT]):
         """Returns the task at a position, wherever the stream stands. Raises: IndexError."""
         stage_index, index = self._locate(position)
         source = self.stages[stage_index].source
-        if not isinstance(source, Taskset):
+        if not isinstance(source, Sequence):  # no taskset
             return source.draw(np.random.default_rng([self.seed, stage_index, index]))
         round_index, offset = divmod(index, len(source))
         key = (stage_index, round_index)
         if self._round is None or self._round[0] != key:
             round_seed = int(np.random.default_rng([self.seed, *key]).integers(2**31))
-            self._round = (key, source.shuffle(round_seed))
+            self._round = (key, cast("Taskset[TaskT]", source).shuffle(round_seed))
         return self._round[1][offset]
 
     @property

@@ -1,8 +1,8 @@
 """`Curriculum`: which tasks training takes next; the one place that decides.
 
 A task is a function of the seed, its stage and its position in that stage's stream. Most runs have
-one stage, and take its positions one after another; what else settings ask for (stages, an adaptive
-environment, a frontier) is in `task_choice`. It decides by the results of rounds that have ended,
+one stage, and take its positions one after another; what else settings ask for (stages, a frontier)
+is in `task_choice`. It decides by the results of rounds that have ended,
 in the order in which their groups were chosen, and by nothing else: not by who played. Without a
 lag a round is what was chosen for it; with `max_adapter_lag` it is the groups that the learner has
 learnt from, which follows from when they were finished.
@@ -65,8 +65,7 @@ class Curriculum:
         self._num_given = 0  # of these; the others were under way in a run that is resumed
         self._num_resampled = self._num_refilled = 0  # in the present round
         self._choice = None
-        wanted = settings.curriculum
-        if wanted.stages or wanted.sampling == "frontier" or settings.environment.is_adaptive:
+        if settings.curriculum.stages or settings.curriculum.sampling == "frontier":
             from agentpeft.policies.loop.task_choice import TaskChoice
 
             self._choice = TaskChoice(settings)
@@ -140,9 +139,9 @@ class Curriculum:
             return
         stages = [stage for chosen in state["rounds"] for _, stage in chosen]
         stages += [state["difficulty"]["level"]] if state["difficulty"] else []
-        has_levels = self._choice is not None and self._choice.has_levels
+        has_stages = self._choice is not None and self._choice.has_stages
         num_stages = 1 if self._choice is None else self._choice.num_stages
-        if bool(state["difficulty"]) != has_levels or max(stages, default=0) >= num_stages:
+        if bool(state["difficulty"]) != has_stages or max(stages, default=0) >= num_stages:
             raise CheckpointError("the checkpoint has other curriculum.stages than this run")
 
     def load_state_dict(self, position: int, state: Mapping[str, Any] | None) -> None:

@@ -83,14 +83,12 @@ class OutputSettings(Section):
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
-        has_stages = bool(run.curriculum.stages) or run.environment.is_adaptive
-        if self.checkpoint_interval == "epoch" and (
-            has_stages or run.curriculum.sampling != "uniform"
-        ):
+        curriculum = run.curriculum
+        is_one_set = not curriculum.stages and curriculum.sampling == "uniform"
+        if self.checkpoint_interval == "epoch" and not is_one_set:
             yield (
                 "output.checkpoint_interval 'epoch' needs one set of tasks that is gone through: "
-                "it goes with no curriculum.stages, adaptive difficulty or curriculum.sampling "
-                "'frontier'; give a number"
+                "it goes with no curriculum.stages or curriculum.sampling 'frontier'; give a number"
             )
 
 
@@ -180,12 +178,6 @@ class Settings(Section):
                 "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding "
                 "depends on what else is in a batch"
             )
-        others = [*self.curriculum.stages, *self.warm_start.stages, self.evaluation.env_kwargs]
-        if any(kwargs.get("adaptive") for kwargs in others):
-            yield (
-                "'adaptive' makes tasks follow the outcomes of training: it is for "
-                "environment.kwargs alone, not for env_kwargs or stages"
-            )
 
     @property
     def is_rl(self) -> bool:
@@ -200,14 +192,12 @@ class Settings(Section):
     @property
     def stage_kwargs(self) -> list[dict[str, Any]]:
         """The environment's keyword arguments in each of the curriculum's stages, one at least."""
-        own = self.environment.fixed_kwargs
-        return [{**own, **stage} for stage in self.curriculum.stages or ({},)]
+        return [{**self.environment.kwargs, **stage} for stage in self.curriculum.stages or ({},)]
 
     @property
     def warm_start_kwargs(self) -> list[dict[str, Any]]:
         """The environment's keyword arguments in each of the warm start's stages, one at least."""
-        first = self.environment.fixed_kwargs
-        stages = accumulate(self.warm_start.stages, or_, initial=first)
+        stages = accumulate(self.warm_start.stages, or_, initial=self.environment.kwargs)
         return list(stages)[1:]
 
     @property
@@ -228,7 +218,7 @@ class Settings(Section):
     @property
     def held_out_kwargs(self) -> dict[str, Any]:
         """The environment's keyword arguments in evaluation."""
-        return {**self.environment.fixed_kwargs, **self.evaluation.env_kwargs}
+        return {**self.environment.kwargs, **self.evaluation.env_kwargs}
 
     def with_model(self, **changes: object) -> "Settings":
         """Returns these settings with changes of `model`; a section may be left without effect."""

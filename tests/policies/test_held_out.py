@@ -9,7 +9,7 @@ from small_model import SMALL
 
 from agentpeft.envs import Task
 from agentpeft.envs.gsm8k.word_problems import WordProblems
-from agentpeft.envs.tasks.taskset import content_hash
+from agentpeft.envs.tasks.task import content_hash
 from agentpeft.policies.checkpointing.checkpoints import write_checkpoint
 from agentpeft.policies.checkpointing.reading import read_checkpoint
 from agentpeft.policies.checkpointing.run_checkpoints import SEEN_FILE
