@@ -1,16 +1,29 @@
 """A task, where tasks come from, and which of them are held out."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from hashlib import blake2b
-from typing import Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    runtime_checkable,
+)
 from zlib import crc32
 
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError, shown
+
+if TYPE_CHECKING:  # generators need no sets
+    from agentpeft.envs.tasks.taskset import Taskset
 
 Split: TypeAlias = Literal["train", "test"]
 
@@ -70,6 +83,16 @@ class TaskSource(Protocol[TaskT_co]):
     def get(self, task_id: str) -> TaskT_co:
         """Returns the task of that id. Raises: UnknownTaskError."""
         ...
+
+
+def draw_at(source: TaskSource[TaskT], seed: tuple[int, ...], index: int) -> TaskT:
+    """Returns the task at an index, which depends on it and on the seed alone.
+
+    A `Taskset` is visited in shuffled rounds.
+    """
+    if isinstance(source, Sequence):
+        return cast("Taskset[TaskT]", source).get_in_rounds(seed, index)
+    return source.draw(np.random.default_rng([*seed, index]))
 
 
 def compute_split(text: str) -> Split:

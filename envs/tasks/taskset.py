@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # tasks that are generated are in no file
 class Taskset(Sequence[TaskT], Generic[TaskT]):
     """An immutable ordered set of tasks with distinct ids."""
 
+    _last_round: "tuple[tuple[int, ...], Taskset[TaskT]] | None" = None
+
     def __init__(self, tasks: Iterable[TaskT], name: str = "tasks") -> None:
         """`name` is used in messages. Raises: SettingsError on no tasks or a repeated id."""
         self.name = name
@@ -83,6 +85,16 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
         except KeyError:
             hint = did_you_mean(task_id, self._by_id) if len(self) <= 1000 else ""
             raise UnknownTaskError(f"no task {task_id!r} in {self.name!r}{hint}") from None
+
+    def get_in_rounds(self, seed: tuple[int, ...], index: int) -> TaskT:
+        """Returns the task at an index of rounds, each of which has all tasks in another order."""
+        round_index, offset = divmod(index, len(self))
+        key = (*seed, round_index)
+        present = self._last_round
+        if present is None or present[0] != key:
+            round_seed = int(np.random.default_rng(key).integers(2**31))
+            present = self._last_round = (key, self.shuffle(round_seed))
+        return present[1][offset]
 
     @cached_property
     def skills(self) -> dict[str, int]:

@@ -4,7 +4,6 @@ An environment's author may be anyone, so `call_environment` gives whatever it r
 """
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +16,14 @@ from agentpeft.envs import (
     DataError,
     EnvFault,
     SettingsError,
-    Stage,
     Task,
     TaskSource,
-    TaskStream,
     TextEnv,
     UnknownTaskError,
 )
 from agentpeft.envs.core.errors import UnknownSettingError, describe_error
 from agentpeft.envs.core.spaces import to_utf8
+from agentpeft.envs.tasks.task import draw_at
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.settings.environment_kwargs import without_training_rewards
 
@@ -125,16 +123,13 @@ class EnvPool:
         env = make_environment(self._env_id, self._kwargs)
         self._free = [env]
         self._source: TaskSource[Task] | None = None
-        self._tasks: TaskStream[Task] | None = None
         if isinstance(env.unwrapped, TextEnv):
             self._source = env.unwrapped.task_source
-            stages = [Stage(env_id, self._source, sys.maxsize)]
-            self._tasks = TaskStream(stages, self._derive_seed())
 
     @property
     def has_tasks(self) -> bool:
         """Whether the environment is a `TextEnv`, which has tasks and an oracle."""
-        return self._tasks is not None
+        return self._source is not None
 
     @property
     def has_finite_tasks(self) -> bool:
@@ -150,17 +145,17 @@ class EnvPool:
 
     def task_at(self, position: int) -> Task:
         """Returns the task of a position; for an environment without tasks, its seed as one."""
-        if self._tasks is None:
+        if self._source is None:
             seed = self._derive_seed(position)
             return Task(task_id=f"{self._env_id}#{position}", instruction=f"seed {seed}")
-        return self._tasks.task_at(position)
+        return draw_at(self._source, (self._derive_seed(), 0), position)
 
     def begin(self, position: int, task: Task) -> tuple[Env, str]:
         """Returns an environment at the start of its episode, and the prompt.
 
         Raises: as `begin_with`.
         """
-        if self._tasks is None:
+        if self._source is None:
             return self.begin_with(seed=self._derive_seed(position))
         return self.begin_with(task=task)
 
