@@ -34,7 +34,7 @@ from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.ending import AsJson, finish, say_policy
 from agentpeft.launch.run.run_folder import find_run, output_base, read_start, shown
-from agentpeft.policies.settings.run_config import CONFIG_FILE
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 
 _adapters = partial(Option, rich_help_panel="Adapters")
 _others = partial(Option, rich_help_panel="Other policies")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.evaluating.adapter_bank import BANK_FILE
+from agentpeft.policies.checkpointing.checkpoints import write_config
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.run_config import write_config
 
 
 def count_pairs(prompts: Iterable[str]) -> dict[str, int]:

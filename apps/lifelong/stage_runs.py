@@ -13,9 +13,13 @@ from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.run_folder import Start, fill_run_dir, lock_run, log_to, read_resumed
 from agentpeft.launch.run.run_loop import run_session
 from agentpeft.launch.run.stop_signals import StopSignals
-from agentpeft.policies.checkpointing.checkpoints import checkpoint_path, list_checkpoints
+from agentpeft.policies.checkpointing.checkpoints import (
+    CONFIG_FILE,
+    checkpoint_path,
+    list_checkpoints,
+)
+from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.settings.config import OutputSettings, Settings
-from agentpeft.policies.settings.run_config import CONFIG_FILE, read_config
 from agentpeft.policies.settings.toml import with_overrides
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from agentpeft.launch.reporting.run_data import METRICS_FILE
 from agentpeft.launch.run.metric_writers import JsonlWriter
 from agentpeft.launch.run.ray_session import say_cause
 from agentpeft.launch.run.run_folder import fill_run_dir
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.run_config import CONFIG_FILE
 
 
 def make_trainable(

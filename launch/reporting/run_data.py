@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from agentpeft.envs import DataError, Outcome, SettingsError
 from agentpeft.launch.run.run_folder import say_no_run
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.checkpointing.run_logs import SESSIONS
 from agentpeft.policies.loop.evaluation import is_held_out
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.run_config import CONFIG_FILE
 from agentpeft.policies.settings.section import Section
 
 METRICS_FILE = "metrics.jsonl"

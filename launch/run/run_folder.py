@@ -18,22 +18,24 @@ from agentpeft.envs.core.errors import did_you_mean
 from agentpeft.envs.registration import is_env_id
 from agentpeft.envs.system.whole_files import naming_file, recover
 from agentpeft.launch.run.ray_folder import is_in_ray_copy
-from agentpeft.policies.checkpointing.checkpoints import MANIFEST_FILE, STATE_FILE, list_checkpoints
+from agentpeft.policies.checkpointing.checkpoints import (
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    STATE_FILE,
+    list_checkpoints,
+    write_config,
+)
 from agentpeft.policies.checkpointing.reading import (
     latest_checkpoint,
     read_checkpoint,
+    read_config,
     read_state,
     settings_of,
+    use_module_folders,
 )
 from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG, is_whole_model
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.settings.config import SECTIONS, Settings, setting_names
-from agentpeft.policies.settings.run_config import (
-    CONFIG_FILE,
-    read_config,
-    use_module_folders,
-    write_config,
-)
 from agentpeft.policies.settings.toml import (
     PRETRAINED,
     describe_pretrained,

@@ -1,4 +1,4 @@
-"""A run's checkpoints, written whole or not at all, and the best among them.
+"""A run's settings and checkpoints, written whole or not at all, and the best checkpoint.
 
 A checkpoint is a folder that appears in one stroke, so a folder `checkpoint-…` was whole once. Its
 manifest has the SHA-256 of every file, by which `reading` finds later damage. Names that begin with
@@ -17,9 +17,16 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
+from agentpeft.envs.core.errors import user_folders
 from agentpeft.envs.system.whole_files import making, write_file
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.settings.config import Settings
 
+CONFIG_FILE = "config.toml"
+CONFIG_HASH = "# sha256 of the lines below: "
+"""Begins the file of settings that a run has written."""
+MODULE_FOLDERS = "# modules: "
+"""Begins the line in it that says where the modules lie that the settings name."""
 STATE_FILE = "algorithm.json"
 MANIFEST_FILE = "manifest.json"
 WANDB_ID_FILE = "wandb.id"
@@ -51,6 +58,14 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
 def compute_hash(content: bytes) -> str:
     """Returns the SHA-256 in hex."""
     return hashlib.sha256(content).hexdigest()
+
+
+def write_config(run_dir: Path, settings: Settings) -> None:
+    """Writes a run's settings as TOML below their own SHA-256, in one stroke. Raises: OSError."""
+    text = f"{MODULE_FOLDERS}{json.dumps(user_folders)}\n{settings.to_toml()}"
+    sha256 = compute_hash(text.encode())
+    note = f"{CONFIG_HASH}{sha256}\n# change them by --resume RUN section.name=value\n"
+    write_file(run_dir / CONFIG_FILE, f"{note}{text}".encode())
 
 
 def checkpoint_path(folder: Path, iteration: int) -> Path:

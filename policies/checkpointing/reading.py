@@ -1,4 +1,4 @@
-"""Reading checkpoints, which are whole or refused.
+"""Reading what a run has written, its settings and checkpoints: they are whole or refused.
 
 The hashes of the manifest guard against damaged disks and edited files, not against someone who
 writes a manifest of their own.
@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentpeft.envs.core.errors import SettingsError, put_user_folders_first
 from agentpeft.policies.checkpointing.checkpoints import (
+    CONFIG_FILE,
+    CONFIG_HASH,
     MANIFEST_FILE,
+    MODULE_FOLDERS,
     STATE_FILE,
     compute_hash,
     list_checkpoints,
@@ -94,3 +98,38 @@ def latest_checkpoint(folder: Path) -> Path:
     if not checkpoints:
         raise CheckpointError(f"no checkpoint in {str(folder)!r}")
     return checkpoints[-1]
+
+
+def read_config(run_dir: Path) -> Settings:
+    """Returns a run's settings, for a resume: modules are looked for where they were.
+
+    Raises: SettingsError where the file is missing or was edited.
+    """
+    path = run_dir / CONFIG_FILE
+    try:
+        first, _, below = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        raise SettingsError(f"cannot read settings from {str(path)!r}: {error.strerror}") from None
+    text = below.partition(b"\n")[2]
+    if first != f"{CONFIG_HASH}{compute_hash(text)}".encode():
+        raise SettingsError(
+            f"{str(path)!r} is not as the run has written it: put it back as it was, and change "
+            "settings by --resume RUN section.name=value"
+        )
+    use_module_folders(run_dir)
+    return Settings.from_toml(path)
+
+
+def use_module_folders(run_dir: Path) -> None:
+    """Looks for modules where a run's file of settings says that they were; never in the run.
+
+    Raises: SettingsError where the file is damaged.
+    """
+    path, inside = run_dir / CONFIG_FILE, run_dir.resolve()
+    try:
+        lines = path.read_text("utf-8").splitlines()[:3]
+        line = next((line for line in lines if line.startswith(MODULE_FOLDERS)), "")
+        folders = json.loads(line.removeprefix(MODULE_FOLDERS) or "[]")
+        put_user_folders_first(f for f in folders if not Path(f).is_relative_to(inside))
+    except (OSError, ValueError, TypeError) as error:
+        raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None

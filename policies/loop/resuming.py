@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from agentpeft.policies.checkpointing.checkpoints import (
     BEST,
     MANIFEST_FILE,
     checkpoint_path,
+    compute_hash,
     forget_best,
     link_best,
     list_checkpoints,
@@ -30,7 +32,7 @@ from agentpeft.policies.checkpointing.run_checkpoints import (
     RunCheckpoints,
     RunHistory,
 )
-from agentpeft.policies.checkpointing.run_logs import check_logs, cut_logs
+from agentpeft.policies.checkpointing.run_logs import measure_logs
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.workers.learner_group import ADAPTER, STATE, LearnerActor, rename_base
 
@@ -155,3 +157,24 @@ def set_aside_newer(folder: Path, iteration: int) -> None:
         forget_best(folder)
     else:
         link_best(folder, best.checkpoint)
+
+
+def check_logs(run_dir: Path, state: Mapping[str, Any]) -> None:
+    """Raises: CheckpointError where a JSONL file no longer begins as it did at a checkpoint."""
+    for name, size in state["logs"].items():
+        path, expected = run_dir / name, state["log_sha256"].get(name)
+        present = path.stat().st_size if path.is_file() else 0
+        if present < size:
+            problem = f"has {present} bytes, and had {size} at the checkpoint"
+        elif expected and compute_hash(path.read_bytes()[:size]) != expected:
+            problem = "no longer begins as it did at the checkpoint"
+        else:
+            continue
+        raise CheckpointError(f"{str(path)!r} is damaged: it {problem}")
+
+
+def cut_logs(run_dir: Path, sizes: Mapping[str, int]) -> None:
+    """Cuts a run's JSONL files back to what they were when measured (then unknown: to nothing)."""
+    for name, size in measure_logs(run_dir).items():
+        if size > sizes.get(name, 0):
+            os.truncate(run_dir / name, sizes.get(name, 0))

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.registration import find_spec
+from agentpeft.policies.checkpointing.checkpoints import write_config
 from agentpeft.policies.settings import config as sections
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.run_config import write_config
 from agentpeft.policies.settings.section import Section
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agentpeft.envs.core.errors import SettingsError, add_user_folder, did_you_mean, shown
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_HASH
 from agentpeft.policies.settings.config import setting_names, to_toml_value
 from agentpeft.policies.settings.environment_kwargs import MIXTURE, SOURCES
-from agentpeft.policies.settings.run_config import CONFIG_HASH
 from agentpeft.policies.settings.wrong_settings import unknown_setting
 
 _ENVIRONMENT_KEYWORDS = (

@@ -14,8 +14,8 @@ from agentpeft.launch import evaluate, merge
 from agentpeft.launch.evaluating.adapter_bank import read_bank
 from agentpeft.launch.evaluating.merging import base_settings
 from agentpeft.launch.run.run_folder import find_adapter
+from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.settings.run_config import read_config
 
 pytestmark = pytest.mark.slow
 WEIGHTS = "adapter_model.safetensors"

@@ -202,7 +202,7 @@ def test_a_broken_adapter_is_refused_before_anything_starts(refused, tmp_path, k
 
 
 def test_a_run_without_a_checkpoint_is_not_resumed(refused, tmp_path):
-    from agentpeft.policies.settings.run_config import write_config
+    from agentpeft.policies.checkpointing.checkpoints import write_config
 
     run_dir = tmp_path / "outputs"
     (run_dir / "checkpoints").mkdir(parents=True)
@@ -218,8 +218,11 @@ def test_a_cluster_that_accepts_and_says_nothing_is_no_cluster(refused):
 
 
 def test_the_number_of_iterations_is_not_below_what_is_done(refused, tmp_path):
-    from agentpeft.policies.checkpointing.checkpoints import checkpoint_path, write_checkpoint
-    from agentpeft.policies.settings.run_config import write_config
+    from agentpeft.policies.checkpointing.checkpoints import (
+        checkpoint_path,
+        write_checkpoint,
+        write_config,
+    )
 
     run_dir, settings = tmp_path / "run", Settings()
     (run_dir / "checkpoints").mkdir(parents=True)

@@ -11,18 +11,19 @@ from agentpeft.policies.checkpointing.checkpoints import (
     list_checkpoints,
     prune_checkpoints,
     write_checkpoint,
+    write_config,
 )
 from agentpeft.policies.checkpointing.reading import (
     latest_checkpoint,
     read_checkpoint,
+    read_config,
     read_state,
     settings_of,
 )
-from agentpeft.policies.checkpointing.run_logs import append_episodes, check_logs, seal_logs
+from agentpeft.policies.checkpointing.run_logs import append_episodes, seal_logs
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.loop.resuming import set_aside_newer
+from agentpeft.policies.loop.resuming import check_logs, set_aside_newer
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.run_config import read_config, write_config
 
 
 @contextmanager

@@ -6,13 +6,14 @@ import tomllib
 import pytest
 
 from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.checkpointing.checkpoints import write_config
+from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.settings.algorithm_config import (
     AlgorithmConfig,
     ModelKeywords,
     RunKeywords,
 )
 from agentpeft.policies.settings.config import SECTIONS, Settings, setting_names
-from agentpeft.policies.settings.run_config import read_config, write_config
 from agentpeft.policies.settings.toml import read_toml, with_overrides
 from agentpeft.policies.settings.wrong_settings import OTHER_NAMES
 

@@ -82,7 +82,7 @@ def read_game(words: Sequence[str]) -> tuple[EnvironmentSettings, Settings]:
         return EnvironmentSettings(id=first, kwargs=read_env_kwargs(first, rest)), Settings()
     from agentpeft.launch.data.task_files import with_task_files
     from agentpeft.launch.run.run_folder import find_run, read_start
-    from agentpeft.policies.settings.run_config import CONFIG_FILE
+    from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 
     run_dir = find_run(Path(first))
     config = first if run_dir is None else str(run_dir / CONFIG_FILE)

@@ -16,12 +16,16 @@ from agentpeft.apps.lab.run_view import clean, find_question
 from agentpeft.envs import Outcome, SettingsError, Task
 from agentpeft.launch.reporting.run_data import Row, read_sessions, to_record
 from agentpeft.policies.checkpointing.checkpoints import checkpoint_path
-from agentpeft.policies.checkpointing.reading import read_checkpoint, read_state, settings_of
+from agentpeft.policies.checkpointing.reading import (
+    read_checkpoint,
+    read_config,
+    read_state,
+    settings_of,
+)
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.environments import EnvPool, open_held_out, open_stages
 from agentpeft.policies.rollout.groups import Mode
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.run_config import read_config
 
 _NAME = re.compile(r"(train|eval)-(\d+)(?:-(\d+))?(?:@(\d+))?(?::(\d+))?")
 _FORM = "train-GROUP-SAMPLE or eval-GROUP-SAMPLE@ITERATION, then maybe :TURN"

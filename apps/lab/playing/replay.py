@@ -33,7 +33,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import check_count
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.run_folder import say_no_run
-from agentpeft.policies.settings.run_config import CONFIG_FILE
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 
 _NUM_LISTED = 12
 _SEED = 1

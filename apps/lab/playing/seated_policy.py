@@ -17,6 +17,7 @@ from agentpeft.launch.evaluating.contest import find_contestants
 from agentpeft.launch.evaluating.players import Methods, seated
 from agentpeft.launch.run.ending import say_policy
 from agentpeft.launch.run.run_folder import find_run, read_start
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.messages import Completion, GenerationRequest
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -24,7 +25,6 @@ from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.scripted_play import begin
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.run_config import CONFIG_FILE
 
 _SESSION = "play"
 
