@@ -73,9 +73,7 @@ class Algorithm:
     ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
-        The run's folder is made here and never again: a run whose folder is deleted ends with an
-        error. The classes are for actors that do more, or fail as a test wants them to.
-        `callbacks` None: those that the settings name.
+        The classes are for actors that do more. `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
         if callbacks is None and settings.callbacks is not None:
@@ -266,22 +264,19 @@ class Algorithm:
         aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
         differ; nothing has changed then.
         """
-        from agentpeft.policies.loop.resuming import (
-            read_to_resume,
-            restore_learner,
-            resume_from,
-        )
+        from agentpeft.policies.loop import resuming
 
-        checkpoint = read_to_resume(self._checkpoints, path)
+        checkpoint = resuming.read_to_resume(self._checkpoints, path)
         state = checkpoint.state
-        self._curriculum.check_fits(state.get("curriculum"))
+        self._curriculum.check_fits(state["curriculum"])
         with self._stopping_on_error():
-            self._learners.call_all(LearnerActor.call_with, restore_learner, checkpoint.files)
+            restore = resuming.restore_learner
+            self._learners.call_all(LearnerActor.call_with, restore, checkpoint.files)
             self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
-            self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
+            self._curriculum.load_state_dict(state["position"], state["curriculum"])
             self._batches.clear()
             deliver(self._learners, self._runners)
-        resume_from(self._checkpoints, checkpoint)
+        resuming.resume_from(self._checkpoints, checkpoint)
 
     def give_up_iteration(self) -> bool:
         """Goes back to before the iteration that Ctrl-C has interrupted, to save what is whole.

@@ -45,11 +45,10 @@ def count_spread(records: Iterable[EpisodeRecord]) -> int:
 
 
 class Curriculum:
-    """Chooses the groups of each round, and learns from rounds that have ended.
+    """Chooses the groups of each round, an iteration's, and learns from rounds that have ended.
 
-    A round is an iteration's. `position` is the first position of the task streams that was not
-    looked at yet; the streams of all stages share it, so that a position names one group of the
-    run.
+    `position` is the first one of the task streams that was not looked at yet; the streams of all
+    stages share it, so that a position names one group of the run.
     """
 
     _choice: "TaskChoice | None"
@@ -88,10 +87,7 @@ class Curriculum:
         return self._chosen[first : self._num_given]
 
     def resample(self, num_missing: int) -> Sequence[GroupRequest]:
-        """Returns further groups for a round, to stand in for groups without spread.
-
-        There are `num_missing` of them, and over the round no more than `max_resampled_groups`.
-        """
+        """Returns groups for a round in place of those without spread, as far as is allowed."""
         num_left = self._training.max_resampled_groups - self._num_resampled
         num_groups = max(0, min(num_missing, num_left))
         self._num_resampled += num_groups
@@ -133,10 +129,8 @@ class Curriculum:
             choice = self._choice.state_dict()
         return {"rounds": [chosen] if chosen else [], **choice}
 
-    def check_fits(self, state: Mapping[str, Any] | None) -> None:
+    def check_fits(self, state: Mapping[str, Any]) -> None:
         """Raises: CheckpointError where a checkpoint's stages are not this curriculum's."""
-        if state is None:
-            return
         stages = [stage for chosen in state["rounds"] for _, stage in chosen]
         stages += [state["difficulty"]["level"]] if state["difficulty"] else []
         has_stages = self._choice is not None and self._choice.has_stages
@@ -144,11 +138,9 @@ class Curriculum:
         if bool(state["difficulty"]) != has_stages or max(stages, default=0) >= num_stages:
             raise CheckpointError("the checkpoint has other curriculum.stages than this run")
 
-    def load_state_dict(self, position: int, state: Mapping[str, Any] | None) -> None:
-        """Resumes from a checkpoint; one of before there were curricula has a position alone."""
-        self.position, self._num_given, self._chosen = position, 0, []
-        if state is None:
-            return
+    def load_state_dict(self, position: int, state: Mapping[str, Any]) -> None:
+        """Resumes from a checkpoint."""
+        self.position, self._num_given = position, 0
         self._chosen = [self._make_request(*pair) for chosen in state["rounds"] for pair in chosen]
         if self._choice is not None:
             self._choice.load_state_dict(state)

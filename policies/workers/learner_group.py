@@ -138,10 +138,7 @@ class LearnerGroup:
         kind: type[LearnerActor] = LearnerActor,
         wait: Wait | None = None,
     ) -> None:
-        """`wait` is called before a result is fetched; None: nothing else happens meanwhile.
-
-        Raises: PlacementError, and what loading the model raises.
-        """
+        """`wait` is called before a result is fetched. Raises: PlacementError, SettingsError."""
         own = settings.learners
         self._is_sharded, self._wait = own.shard_base, wait
         self._store: TCPStore | None = None  # nccl asks it at the first update
