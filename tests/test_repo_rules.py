@@ -42,11 +42,6 @@ SCRIPTS = [path for path in ROOM_FILES if path.parent == ROOT / "launch" and pat
 SCRIPTS.remove(ROOT / "launch" / "cli.py")
 """What may be run by its path; `cli` is the command."""
 
-every_file = pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
-every_room_file = pytest.mark.parametrize(
-    "path", ROOM_FILES, ids=lambda p: str(p.relative_to(ROOT))
-)
-
 
 @cache
 def tree_of(path: Path) -> ast.Module:
@@ -65,6 +60,11 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def named(path: Path, node: ast.expr | ast.stmt | ast.ExceptHandler | None = None) -> str:
+    """Returns where something is, as an editor opens it."""
+    return f"{path.relative_to(ROOT)}" + (f":{node.lineno}" if node else "")
+
+
 def is_public(node: ast.AST) -> bool:
     """Returns whether a definition is for others; overloads leave their docstring to the last."""
     if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
@@ -72,19 +72,22 @@ def is_public(node: ast.AST) -> bool:
     return "overload" not in map(ast.unparse, node.decorator_list)
 
 
-@every_file
-def test_modules_are_named_by_what_they_hold(path):
-    assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
+def test_modules_are_named_by_what_they_hold():
+    vague = {"utils", "util", "helpers", "common", "misc"}
+    assert not [named(path) for path in PYTHON if path.stem in vague]
 
 
-@every_room_file
-def test_a_room_imports_only_what_it_may(path):
-    room = path.relative_to(ROOT).parts[0]
-    for name in imports(path):
-        if name.startswith("agentpeft."):
-            assert name.split(".")[1] in MAY_IMPORT[room], f"{room} imports {name}"
-        if room == "envs":
-            assert name.split(".")[0] not in {"torch", "ray", "transformers", "peft", "vllm"}
+def test_a_room_imports_only_what_it_may():
+    heavy = {"torch", "ray", "transformers", "peft", "vllm"}
+    wrong = []
+    for path in ROOM_FILES:
+        room = path.relative_to(ROOT).parts[0]
+        for name in imports(path):
+            words = name.split(".")
+            is_above = words[0] == "agentpeft" and not {*words[1:2]} <= MAY_IMPORT[room]
+            if is_above or (room == "envs" and words[0] in heavy):
+                wrong.append(f"{named(path)} imports {name}")
+    assert not wrong
 
 
 def test_apps_import_public_names_alone_and_one_another_without_circles():
@@ -124,22 +127,30 @@ def test_a_heavyweight_has_one_door(room, package):
     assert len(doors) <= DOORS[package], doors
 
 
-@every_file
-def test_nothing_is_evaluated_or_duck_typed_and_only_scripts_print(path):
-    may_print = path.relative_to(ROOT).parts[0] in {"launch", "apps", "benchmarks", "examples"}
-    banned = {"eval", "exec", "hasattr"} | (set() if may_print else {"print"})
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in banned, f"line {node.lineno} calls {node.func.id}"
+def test_nothing_is_evaluated_or_duck_typed_and_only_scripts_print():
+    calls = []
+    for path in PYTHON:
+        may_print = path.relative_to(ROOT).parts[0] in {"launch", "apps", "benchmarks", "examples"}
+        banned = {"eval", "exec", "hasattr"} | (set() if may_print else {"print"})
+        calls += [
+            f"{named(path, node)} calls {node.func.id}"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in banned
+        ]
+    assert not calls
 
 
-@every_room_file
-def test_no_except_is_broad_unless_it_raises_again(path):
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ExceptHandler) and ast.unparse(node.body[-1]) != "raise":
-            caught = ast.unparse(node.type) if node.type else "everything"
-            broad = re.search(r"\b(Exception|BaseException|everything)\b", caught)
-            assert not broad, f"line {node.lineno} catches {caught}"
+def test_no_except_is_broad_unless_it_raises_again():
+    broad = []
+    for path in ROOM_FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ExceptHandler) and ast.unparse(node.body[-1]) != "raise":
+                caught = ast.unparse(node.type) if node.type else "everything"
+                if re.search(r"\b(Exception|BaseException|everything)\b", caught):
+                    broad.append(f"{named(path, node)} catches {caught}")
+    assert not broad
 
 
 def test_no_two_public_classes_have_one_name():
@@ -164,40 +175,47 @@ def test_a_script_takes_its_folder_off_the_path_before_others_are_imported(path)
     assert ast.unparse(first) == "import agentpeft.launch"
 
 
-@every_room_file
-def test_nothing_is_left_to_do(path):
-    text = path.read_text(encoding="utf-8")
-    found = re.search(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", text)
-    assert not found, found
+def test_nothing_is_left_to_do():
+    unfinished = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    assert not [named(path) for path in ROOM_FILES if unfinished.search(path.read_text("utf-8"))]
 
 
-@every_room_file
-def test_public_things_have_docstrings_and_all_functions_annotations(path):
-    assert ast.get_docstring(tree_of(path))
-    for node in functions(path):
-        assert node.returns, f"{node.name} has no return annotation"
-    public = [node for node in tree_of(path).body if is_public(node)]
-    public += [n for c in public if isinstance(c, ast.ClassDef) for n in c.body if is_public(n)]
-    for node in public:
-        assert ast.get_docstring(node), f"{node.name} has no docstring"
+def test_public_things_have_docstrings_and_all_functions_annotations():
+    lacking = []
+    for path in ROOM_FILES:
+        public: list[ast.AST] = [node for node in tree_of(path).body if is_public(node)]
+        public += [n for c in public if isinstance(c, ast.ClassDef) for n in c.body if is_public(n)]
+        lacking += [
+            f"{named(path)}: {getattr(node, 'name', 'it')} has no docstring"
+            for node in (tree_of(path), *public)
+            if not ast.get_docstring(node)
+        ]
+        lacking += [
+            f"{named(path, node)}: {node.name} has no return annotation"
+            for node in functions(path)
+            if not node.returns
+        ]
+    assert not lacking
 
 
-@pytest.mark.parametrize("path", tracked("tests/*.py"), ids=lambda p: p.name)
-def test_tests_mock_nothing_and_skip_only_through_fixtures(path):
-    assert not any(name.startswith("unittest.mock") for name in imports(path))
-    if path.name != "conftest.py":
-        skips = {"pytest.skip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.importorskip"}
-        for node in ast.walk(tree_of(path)):
-            assert not (isinstance(node, ast.Attribute) and ast.unparse(node) in skips)
+def test_tests_mock_nothing_and_skip_only_through_fixtures():
+    skips = {"pytest.skip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.importorskip"}
+    wrong = []
+    for path in tracked("tests/*.py"):
+        wrong += [named(path) for name in imports(path) if name.startswith("unittest.mock")]
+        for node in ast.walk(tree_of(path)) if path.name != "conftest.py" else ():
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in skips:
+                wrong.append(named(path, node))
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", tracked(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_file_names_a_machine_or_an_index(path):
-    if path == Path(__file__) or path.suffix in {".jsonl", ".parquet", ".png"}:
-        return
-    text = path.read_text(encoding="utf-8").replace(PYTORCH_CPU_INDEX, "")
-    found = MACHINE_PATHS.search(text)
-    assert not found, found
+def test_no_file_names_a_machine_or_an_index():
+    wrong = []
+    for path in tracked():
+        if path != Path(__file__) and path.suffix not in {".jsonl", ".parquet", ".png"}:
+            text = path.read_text(encoding="utf-8").replace(PYTORCH_CPU_INDEX, "")
+            wrong += [f"{named(path)}: {found}" for found in MACHINE_PATHS.findall(text)]
+    assert not wrong
 
 
 @pytest.mark.parametrize("room", ROOMS)

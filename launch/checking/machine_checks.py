@@ -17,7 +17,6 @@ from typing import TypeAlias
 from huggingface_hub import get_token, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from safetensors import SafetensorError, safe_open
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
@@ -54,11 +53,10 @@ class Machine:
     address: str | None = None
     """The Ray cluster to join; None: RAY_ADDRESS, or none."""
 
-    @property
-    def packages(self) -> dict[str, str]:
-        """Versions by name."""
-        installed = distributions(path=self.search)
-        return {canonicalize_name(d.name): d.version for d in installed if d.name}
+    def version(self, package: str) -> str:
+        """Returns the version that is installed, or an empty text."""
+        installed = distributions(name=package, path=self.search)
+        return next((found.version for found in installed), "")
 
 
 Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
@@ -66,7 +64,7 @@ Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
 
 def check_packages(machine: Machine) -> Iterator[Finding]:
     """Versions that the config needs, and wheels that do not go together."""
-    has, settings = machine.packages, machine.settings
+    settings = machine.settings
     runners = settings.env_runners
     asked = {
         "vllm": runners.engine == "vllm" and runners.shared_engines is None,
@@ -79,23 +77,23 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
     except PackageNotFoundError:
         needed = []  # used from its folder
     for need in needed:
-        name, marker = canonicalize_name(need.name), need.marker
-        version = has.get(name) or has.get(f"{name}-cpu")  # vLLM's build for CPUs
+        name, marker = need.name, need.marker
         if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in extras):
             continue
-        if version is None or not need.specifier.contains(version, prereleases=True):
+        version = machine.version(name) or machine.version(f"{name}-cpu")  # vLLM's for CPUs
+        if not version or not need.specifier.contains(version, prereleases=True):
             text = f"{need.name} {version or 'is missing'}, needed is {need.specifier or 'any'}"
             at_least = [limit for limit in need.specifier if limit.operator.startswith(">")]
-            is_old = version is None or not all(limit.contains(version) for limit in at_least)
+            is_old = not version or not all(limit.contains(version) for limit in at_least)
             remedy = f"pip install 'agentpeft[{','.join(extras)}]'"
             remedy += " (without a GPU: make vllm)" if name == "vllm" else ""
             yield Finding("packages", text, remedy, is_old)
     for other in _WHEELS_OF_TORCH:
-        pair = has.get("torch", ""), has.get(other, "")
+        pair = machine.version("torch"), machine.version(other)
         if all(pair) and ("+cpu" in pair[0]) != ("+cpu" in pair[1]):
             text = f"{other} {pair[1]} beside torch {pair[0]}: transformers cannot be imported"
             yield Finding("packages", text, f"pip uninstall {other}", True)
-    versions = ", ".join(f"{name} {has.get(name, '-')}" for name in _SHOWN)
+    versions = ", ".join(f"{name} {machine.version(name) or '-'}" for name in _SHOWN)
     yield Finding("packages", f"Python {sys.version.split()[0]}, {versions}")
 
 

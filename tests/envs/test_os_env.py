@@ -53,6 +53,11 @@ def run(env, script):
     return env.step(command_action(script))[0]
 
 
+@pytest.mark.parametrize(
+    "sandbox_kind",
+    ["bubblewrap", pytest.param("docker", marks=pytest.mark.slow)],
+    indirect=True,
+)
 def test_the_checkers_have_nothing_to_say(sandbox_kind):
     env = gymnasium.make("AgentPEFT/OSInteraction-v0", sandbox=sandbox_kind)
     with warnings.catch_warnings():

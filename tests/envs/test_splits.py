@@ -21,8 +21,9 @@ from agentpeft.envs.db_bench.skills import SKILLS
 from agentpeft.envs.gsm8k.word_problems import WordProblems, load_templates
 
 NUM_TASKS = 2000
+DB = "AgentPEFT/DBBench-v0"
 ENVS = {
-    "AgentPEFT/DBBench-v0": {},
+    DB: {},
     "AgentPEFT/Arithmetic-v0": {"operations": ["addition", "multiplication"]},
     "AgentPEFT/GSM8K-v0": {},
 }
@@ -54,6 +55,7 @@ def literals(sql):
             yield literal.this.lower() if literal.is_string else float(literal.this)
 
 
+@pytest.mark.slow
 def test_gold_sql_of_the_splits_shares_no_literal_and_no_table_name(db_tasks):
     used = {}
     for split, tasks in db_tasks.items():
@@ -64,6 +66,7 @@ def test_gold_sql_of_the_splits_shares_no_literal_and_no_table_name(db_tasks):
     assert not used["train"] & used["test"]
 
 
+@pytest.mark.slow
 def test_every_skill_has_tasks_of_both_splits(db_tasks):
     for tasks in db_tasks.values():
         single = [task for task in tasks if "+" not in task.task_id]
@@ -105,6 +108,7 @@ def numbers_in(task):
     return task.task_id.split(":")[0], tuple(re.findall(r"\d+", task.instruction))
 
 
+@pytest.mark.slow
 def test_word_problems_of_the_splits_have_other_numbers_whoever_they_are_about():
     drawn = {}
     for split in ("train", "test", None):
@@ -135,7 +139,9 @@ def test_a_split_without_problems_is_refused():
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(DB, marks=pytest.mark.slow), *(name for name in ENVS if name != DB)]
+)
 def test_the_oracle_solves_tasks_of_either_split(env_id, split):
     env = make(env_id, split=split, **ENVS[env_id])
     for seed in range(NUM_TASKS):

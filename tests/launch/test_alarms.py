@@ -38,7 +38,10 @@ ALL = set().union(*(names for _, names in RUNS.values()))
 NUM_ITERATIONS = 16
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if "costs" in name else ()) for name in RUNS],
+)
 def test_what_goes_wrong_is_named_with_a_setting_to_turn(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -167,8 +167,8 @@ def test_a_dry_run_finds_an_environment_that_cannot_begin(refused, tmp_path, mon
 
 
 def test_four_bits_without_their_package_are_refused_before_anything_starts(refused, monkeypatch):
-    def find_others(path):
-        return (each for each in distributions(path=path) if each.name != "bitsandbytes")
+    def find_others(**wanted):
+        return (each for each in distributions(**wanted) if each.name != "bitsandbytes")
 
     monkeypatch.setattr("agentpeft.launch.checking.machine_checks.distributions", find_others)
     line = refused("tiny.toml", *ANOTHER_MODEL, "model.name=./nowhere", "model.dtype=nf4")

@@ -174,7 +174,7 @@ gymnasium.register("Tests/PlainText-v0", Plain)
     [
         ("{}", 2),
         ("{text='\\ud83d'}", 2),
-        ("{text='x y ',num=5000000}", 0),
+        pytest.param("{text='x y ',num=5000000}", 0, marks=pytest.mark.slow),
         ("{text='x',num=20000000}", 0),
     ],
 )

@@ -368,7 +368,10 @@ def check_resuming(build, *settings):
     return rows
 
 
-@pytest.mark.parametrize("name", CURRICULA)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name != "all" else ()) for name in CURRICULA],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(build, name):
     rows = check_resuming(build, *CURRICULA[name])
     if "curriculum/stage" in rows[0]:

@@ -118,7 +118,7 @@ def start(adapter, lora=LORA):
     return attach_lora(load(adapter), lora)
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", [pytest.param("untied", marks=pytest.mark.slow), "tied"])
 @pytest.mark.parametrize("options", (PLAIN | ONLY_MERGED).values(), ids=PLAIN | ONLY_MERGED)
 def test_an_opened_adapter_computes_what_peft_does_and_so_does_the_merged_model(
     bases, tmp_path, base, options
