@@ -38,7 +38,7 @@ _OTHERS: dict[str, tuple[str, ...]] = {
         "tensor_parallel_size",
     ),
     "model.name": ("model_name", "model_name_or_path", "model_path"),
-    "model.dtype": ("torch_dtype",),
+    "model.dtype": ("torch_dtype", "load_in_4bit"),
     "lora.rank": ("r", "lora_r", "lora_rank"),
     "lora.alpha": ("lora_alpha",),
     "lora.target_modules": ("lora_target_modules",),
@@ -57,6 +57,13 @@ _OTHERS: dict[str, tuple[str, ...]] = {
 }
 OTHER_NAMES = {name: ours for ours, names in _OTHERS.items() for name in names}
 """Our settings by the names of TRL, transformers, RLlib and verl, whose sections are left out."""
+_CONSTANTS = {
+    "weight_decay": "AdamW's is always 0",
+    "adam_beta1": "AdamW's is always 0.9",
+    "adam_beta2": "AdamW's is always 0.999",
+    "lora_dropout": "there is none, since the learner must see what was sampled",
+}
+"""What others set and we do not, by their names."""
 
 
 def unknown_setting(name: str) -> SettingsError:
@@ -68,6 +75,8 @@ def unknown_setting(name: str) -> SettingsError:
     elif leaf in OTHER_NAMES:
         here = f"{name.rpartition('.')[0]}.{OTHER_NAMES[leaf].rpartition('.')[2]}"
         hint = f": here it is {here if here in names else OTHER_NAMES[leaf]}"
+    elif leaf in _CONSTANTS:
+        hint = f": {_CONSTANTS[leaf]}"
     else:
         same_leaf = [known for known in names if known.rpartition(".")[2] == leaf]
         sections = () if "." in name else SECTIONS

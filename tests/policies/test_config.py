@@ -242,6 +242,10 @@ def test_settings_survive_toml_and_pickle():
         ("trainning=5", "unknown setting 'trainning'; did you mean 'training'?"),
         ("model.name=tinny", "model.name 'tinny' is no folder; did you mean 'tiny'?"),
         ("seed.x=5", "unknown setting 'seed.x'"),
+        (
+            "training.weight_decay=0.1",
+            "unknown setting 'training.weight_decay': AdamW's is always 0",
+        ),
         ("training.x=", "unknown setting 'training.x'"),
         ("training.lr", "written section.name=value, got 'training.lr'"),
         ("training.lr=fast", "training.lr: input should be a valid number, got 'fast'"),
