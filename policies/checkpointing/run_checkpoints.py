@@ -6,6 +6,7 @@ How a folder is written whole and read verified is in `checkpoints`.
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from agentpeft.policies.checkpointing.run_logs import (
     measure_logs,
     seal_logs,
 )
-from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
 
 STATS_FILE = "training_stats.json"
@@ -35,6 +35,7 @@ _TRAINED = {"avg_reward": "train/avg_reward", "success_rate": "train/accuracy"}
 _EVALUATED = ("success_rate", "avg_reward", "num_episodes")
 
 
+@dataclass
 class RunHistory:
     """Rewards and success of each iteration and each evaluation (of iteration 0 too).
 
@@ -42,37 +43,31 @@ class RunHistory:
     file beside the adapter, so that a checkpoint that was copied elsewhere still has its history.
     """
 
-    def __init__(self, content: bytes | None = None) -> None:
-        """Continues a checkpoint's file; None: begins a new one. Raises: CheckpointError."""
-        try:
-            stats: dict[str, Any] = json.loads(content) if content is not None else {}
-            self._iterations: list[dict[str, float]] = stats.get("iterations", [])
-            self._evaluations: list[dict[str, float]] = stats.get("evaluations", [])
-        except (ValueError, AttributeError) as error:
-            raise CheckpointError(f"{STATS_FILE} cannot be read ({error})") from None
+    iterations: list[dict[str, float]] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
 
     def add_iteration(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Adds what an iteration of training has measured; without episodes there is nothing."""
         measured = {name: metrics.get(key, math.nan) for name, key in _TRAINED.items()}
         finite = {name: value for name, value in measured.items() if math.isfinite(value)}
-        self._iterations.append({"iteration": iteration, **finite})
+        self.iterations.append({"iteration": iteration, **finite})
 
     def add_evaluation(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Adds an evaluation after `iteration`, in place of an earlier one of that iteration."""
         if "success_rate" in metrics:
             measured = {name: metrics[name] for name in _EVALUATED}
-            others = [e for e in self._evaluations if e["iteration"] != iteration]
-            self._evaluations = [*others, {"iteration": iteration, **measured}]
+            others = [e for e in self.evaluations if e["iteration"] != iteration]
+            self.evaluations = [*others, {"iteration": iteration, **measured}]
 
     def success_rate_at(self, iteration: int) -> float | None:
         """Returns the success rate evaluated after an iteration; None if it was not evaluated."""
-        rates = [e["success_rate"] for e in self._evaluations if e["iteration"] == iteration]
+        rates = [e["success_rate"] for e in self.evaluations if e["iteration"] == iteration]
         return rates[0] if rates else None
 
     def to_bytes(self, iteration: int, num_episodes: int) -> bytes:
         """Returns the content of the file."""
         totals = {"iteration": iteration, "num_episodes": num_episodes}
-        stats = {**totals, "iterations": self._iterations, "evaluations": self._evaluations}
+        stats = {**totals, "iterations": self.iterations, "evaluations": self.evaluations}
         return json.dumps(stats, indent=1).encode()
 
 

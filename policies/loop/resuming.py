@@ -1,6 +1,7 @@
 """Going back to a checkpoint: the learner's state, and the run's own checkpoints and logs."""
 
 import io
+import json
 import logging
 import os
 import shutil
@@ -81,7 +82,15 @@ def read_to_resume(run: RunCheckpoints, path: str | Path) -> Checkpoint:
     if SEEN_FILE not in files:
         raise CheckpointError(f"the checkpoint has no {SEEN_FILE}: an older version wrote it")
     seen = set(np.frombuffer(files[SEEN_FILE], "<u8").tolist())
-    return Checkpoint(source, files, state, is_own, seen, RunHistory(files.get(STATS_FILE)))
+    return Checkpoint(source, files, state, is_own, seen, _read_history(files.get(STATS_FILE)))
+
+
+def _read_history(content: bytes | None) -> RunHistory:
+    try:
+        stats: dict[str, Any] = json.loads(content or "{}")
+        return RunHistory(stats.get("iterations", []), stats.get("evaluations", []))
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(f"{STATS_FILE} cannot be read ({error})") from None
 
 
 def restore_learner(actor: LearnerActor, files: Mapping[str, bytes]) -> None:
