@@ -75,7 +75,8 @@ class RunCheckpoints:
     """The checkpoints in a run's folder, and what is saved beside the learner's state.
 
     `seen`: hashes of the contents of the tasks that training has learnt from. `history`: rewards
-    and success so far. `newest`: the checkpoint that was saved or restored last, None before.
+    and success so far. `newest`: the checkpoint that was saved or restored last, None before;
+    `saved_iteration`: of the run's own one.
     """
 
     def __init__(self, run_dir: Path, settings: Settings) -> None:
@@ -88,12 +89,8 @@ class RunCheckpoints:
         self.seen: set[int] = set()
         self.history = RunHistory()
         self.newest: Path | None = None
-        self.saved_iteration: int | None = None  # of the own checkpoint last saved or restored
+        self.saved_iteration: int | None = None
         self.first_logs: dict[str, int] = {}
-
-    def is_saved(self, iteration: int) -> bool:
-        """Whether the run's own folder has a checkpoint of the policy after `iteration`."""
-        return self.saved_iteration == iteration
 
     def is_best(self, iteration: int) -> bool:
         """Whether the policy was evaluated after `iteration`, and beats the best checkpoint."""
@@ -127,7 +124,7 @@ class RunCheckpoints:
         wandb_id = self.run_dir / "logs" / WANDB_ID_FILE
         if wandb_id.is_file():
             files[WANDB_ID_FILE] = wandb_id.read_bytes()
-        if path is None and not self.is_saved(iteration):
+        if path is None and self.saved_iteration != iteration:
             best = read_best(self.folder)
             if best is not None and best.checkpoint == target.name:  # another policy's
                 forget_best(self.folder)
@@ -142,7 +139,7 @@ class RunCheckpoints:
         """Names the checkpoint of an iteration the best, once it is saved and evaluated so."""
         rate = self.history.success_rate_at(iteration)
         checkpoint = checkpoint_path(self.folder, iteration)
-        is_there = self.is_saved(iteration) and checkpoint.is_dir()
+        is_there = self.saved_iteration == iteration and checkpoint.is_dir()
         if rate is not None and is_there and self.is_best(iteration):
             name_best(checkpoint, rate)
             prune_checkpoints(self.folder, self.settings.output.num_checkpoints_kept)

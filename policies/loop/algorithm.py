@@ -237,7 +237,7 @@ class Algorithm:
     @property
     def is_saved(self) -> bool:
         """Whether the run's own folder of checkpoints has the present policy."""
-        return self._checkpoints.is_saved(self.iteration)
+        return self._checkpoints.saved_iteration == self.iteration
 
     @property
     def is_best(self) -> bool:
