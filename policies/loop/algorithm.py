@@ -20,7 +20,7 @@ from agentpeft.policies.checkpointing.run_checkpoints import RunCheckpoints
 from agentpeft.policies.checkpointing.run_logs import SESSIONS, append_episodes
 from agentpeft.policies.delivery.deliver import deliver
 from agentpeft.policies.errors import TrainingError, WorkerLostError
-from agentpeft.policies.loop.batches import TrainingBatch, TrainingBatches, check_world
+from agentpeft.policies.loop.batches import TrainingBatches, check_world
 from agentpeft.policies.loop.curriculum import Curriculum
 from agentpeft.policies.loop.evaluation import (
     compute_skill_metrics,
@@ -142,14 +142,14 @@ class Algorithm:
         metrics |= deliver(self._learners, self._runners)
         return metrics | self._record(batch)
 
-    def _record(self, batch: TrainingBatch) -> dict[str, float]:
+    def _record(self, report: SampleReport) -> dict[str, float]:
         """Takes in what a batch came to, and returns its metrics."""
-        self._checkpoints.seen.update(batch.task_hashes)
-        metrics = {"time/sample_s": batch.sample_s}
-        if (report := batch.report) is None:
+        self._checkpoints.seen.update(report.task_hashes.values())
+        metrics = {"time/sample_s": report.sample_s}
+        if not self.settings.is_rl:
             return metrics
         self._record_episodes("train", report)
-        metrics["sample/num_stale_groups"] = float(batch.num_stale_groups)
+        metrics["sample/num_stale_groups"] = float(report.num_stale_groups)
         metrics |= self._curriculum.end_round(report.requests, report.records)
         metrics |= {f"train/{n}": rate for n, rate in compute_skill_metrics(report.records).items()}
         metrics["time/env_s"] = report.env_s
