@@ -4,9 +4,8 @@ import inspect
 import sys
 from pathlib import Path
 
-from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.config import Settings, to_toml_value
 from agentpeft.policies.settings.section import Section
-from agentpeft.policies.settings.toml import to_toml_value
 
 PAGE = Path(__file__).parents[1] / "docs" / "training" / "settings.md"
 FIRST = "## The run\n"

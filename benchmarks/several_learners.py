@@ -19,7 +19,8 @@ import ray
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.messages import EpisodeGroup, Ref, Trajectory
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.actors import resolve
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 

@@ -50,7 +50,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 from agentpeft.policies.loop.algorithm import Algorithm
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "policies"))
 import sleeping_runners

@@ -30,7 +30,8 @@ from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.models.pretrain import make_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {"num_digits": 3, "format": "reversed", "prompt": "compact"}
@@ -81,7 +82,8 @@ def make_problems(base: PolicyBase, split: str, num_tasks: int) -> tuple[list[st
     env = gymnasium.make("AgentPEFT/Arithmetic-v0", **ENVIRONMENT, split=split).unwrapped
     assert isinstance(env, ArithmeticEnv)
     prompts, answers = [], []
-    for task in env.task_source.generate_batch(np.random.default_rng(7), num_tasks):
+    rng = np.random.default_rng(7)
+    for task in (env.task_source.draw(rng) for _ in range(num_tasks)):
         prompt, _ = env.reset(options={"task": task})
         prompts.append(base.tokenizer.decode(chat.begin(prompt).tolist()))
         answers.append(task.answer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentpeft.envs.core.errors import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.envs.core.rewards import REWARD_PRESETS, Episode, Outcome, RewardConfig, TurnRecord
-from agentpeft.envs.tasks.taskset import Task, Taskset, TaskSource
+from agentpeft.envs.tasks.task import Task, TaskSource
 
 _HAS_GYMNASIUM = find_spec("gymnasium") is not None
 if _HAS_GYMNASIUM:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentpeft.envs.core.checking import EnvContractError, check_text_env
     from agentpeft.envs.core.vector import TextVectorEnv
     from agentpeft.envs.tasks.streams import Stage, TaskStream
+    from agentpeft.envs.tasks.taskset import Taskset
 
 __all__ = [
     "ENV_IDS",
@@ -57,6 +58,7 @@ _LATE = {
     "EnvContractError": "core.checking",
     "Stage": "tasks.streams",
     "TaskStream": "tasks.streams",
+    "Taskset": "tasks.taskset",
     "TextVectorEnv": "core.vector",
     "check_text_env": "core.checking",
 }

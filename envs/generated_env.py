@@ -11,8 +11,9 @@ from agentpeft.envs.core.errors import SettingsError, check_choice, check_share,
 from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.skill_generator import OptionsT, SkillGenerator, choose_tasks
+from agentpeft.envs.tasks.task import Split, TaskSource, TaskT
 from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
-from agentpeft.envs.tasks.taskset import Split, Taskset, TaskSource, TaskT
+from agentpeft.envs.tasks.taskset import Taskset
 
 PromptStyle: TypeAlias = Literal["full", "compact", "tools"]
 

@@ -20,7 +20,7 @@ from agentpeft.envs.core.rewards import Outcome, RewardConfig
 from agentpeft.envs.core.spaces import Unicode
 from agentpeft.envs.core.text_env import TextEnv, Turn
 from agentpeft.envs.registration import find_spec
-from agentpeft.envs.tasks.taskset import Task
+from agentpeft.envs.tasks.task import Task
 
 _NO_REWARD = RewardConfig(success=0.0)
 
@@ -146,13 +146,11 @@ class MixtureEnv(TextEnv[Task]):
             env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
         except (SettingsError, TypeError, gymnasium.error.Error) as error:
             raise SettingsError(f"source {name!r}: {error}") from error
-        if isinstance(env, TextEnv) and not env.levels:
+        if isinstance(env, TextEnv):
             self._envs[name] = env
             return
         env.close()
-        problem = "adapts its difficulty, which a mixture cannot follow"
-        problem = problem if isinstance(env, TextEnv) else "is no TextEnv"
-        raise SettingsError(f"source {name!r}: {env_id} {problem}")
+        raise SettingsError(f"source {name!r}: {env_id} is no TextEnv")
 
     def _find(self, task: Task) -> tuple[TextEnv[Any], Task]:
         """Returns a task's environment, and the task as that one knows it."""

@@ -28,7 +28,7 @@ from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.envs.tasks.hub import load_hub_rows
 from agentpeft.envs.tasks.records import Json
-from agentpeft.envs.tasks.taskset import Split
+from agentpeft.envs.tasks.task import Split
 from agentpeft.launch.data.gold_validation import validate_gold
 from agentpeft.launch.data.task_families import FAMILIES, TaskFamily, family_of, family_of_file
 from agentpeft.launch.run.command_line import CommandLine

@@ -19,7 +19,8 @@ from docs_blocks import PAGES, ROOT, write_files
 from agentpeft.launch import prepare_data
 from agentpeft.launch.run.fast_dev_run import shorten
 from agentpeft.launch.run.run_folder import read_start
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 RUN = "outputs/quickstart/20260101-120000"
 """The run that the pages speak of."""

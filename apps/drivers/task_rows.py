@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, TypedDict, cast, get_args, get_type_hints
 
 from agentpeft.envs.core.errors import DataError, SettingsError
-from agentpeft.envs.tasks.taskset import Task
+from agentpeft.envs.tasks.task import Task
 
 _SUITE_MODULE = re.compile(r"agentpeft\.envs\.\w+\.tasks")
 _TEXT_FIELDS = ("task_id", "instruction")

@@ -17,9 +17,10 @@ from agentpeft.policies.checkpointing.checkpoints import (
     CONFIG_FILE,
     checkpoint_path,
     list_checkpoints,
-    read_config,
 )
-from agentpeft.policies.settings.config import OutputSettings, Settings, with_overrides
+from agentpeft.policies.checkpointing.reading import read_config
+from agentpeft.policies.settings.config import OutputSettings, Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 logger = logging.getLogger(__name__)
 _DONE = "done.json"

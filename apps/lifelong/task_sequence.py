@@ -13,9 +13,9 @@ import numpy as np
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean, is_number, shown
 from agentpeft.launch.run.run_folder import CONFIGS, find_config
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.environment_kwargs import MIXTURE
-from agentpeft.policies.settings.toml import PRETRAINED, merge_settings, read_toml
+from agentpeft.policies.settings.toml import PRETRAINED, merge_settings, read_toml, with_overrides
 
 FOLDER = Path(__file__).parent / "sequences"
 _STAGE_KEYS = {"name", "id", "kwargs"}

@@ -37,7 +37,6 @@ from agentpeft.envs import (
     SettingsError,
     Task,
     Taskset,
-    TaskSource,
     TextEnv,
 )
 from agentpeft.envs.core.errors import UnknownTaskError, shown
@@ -334,10 +333,9 @@ class TextSession(Environment):  # type: ignore[misc]
         match question:
             case {"ask": "tasks"} if isinstance(env.task_source, Taskset):
                 return {"tasks": [_to_json(task) for task in env.task_source]}
-            case {"ask": "draw", "random_state": dict() as state, "level": level}:
-                source = env.task_source if level is None else _get_level(env, level)
+            case {"ask": "draw", "random_state": dict() as state}:
                 rng = read_random_state(state)
-                task = source.draw(rng)
+                task = env.task_source.draw(rng)
                 return {"task": _to_json(task), "random_state": write_random_state(rng)}
             case {"ask": "task", "task_id": str() as task_id}:
                 return {"task": _to_json(env.task_source.get(task_id))}
@@ -381,7 +379,6 @@ class TextSession(Environment):  # type: ignore[misc]
             "max_turns": env.config.max_turns,
             "max_action_chars": env.config.max_action_chars,
             "max_observation_chars": env.config.max_observation_chars,
-            "num_levels": len(env.levels),
             "tasks_name": source.name if isinstance(source, Taskset) else None,
         }
 
@@ -415,13 +412,6 @@ def _get_task(env: TextEnv[Any], task_id: str, content: object) -> Task:
     if content is not None and content != get_content(task):
         raise UnknownTaskError(f"task {task_id!r} is another one on the server")
     return task
-
-
-def _get_level(env: TextEnv[Any], level: object) -> TaskSource[Task]:
-    """Returns one of the levels. Raises: SettingsError."""
-    if not isinstance(level, int) or not 0 <= level < len(env.levels):
-        raise SettingsError(f"level must be below {len(env.levels)}, got {shown(level)}")
-    return env.levels[level]
 
 
 def _to_json(task: Task) -> dict[str, Any]:

@@ -35,8 +35,8 @@ from agentpeft.launch.run.run_folder import (
     read_start,
     shown,
 )
-from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.toml import parse_value, to_toml_value
+from agentpeft.policies.settings.config import Settings, to_toml_value
+from agentpeft.policies.settings.toml import parse_value
 
 _MAX_CHARS = 100
 main = CommandLine()

@@ -29,7 +29,8 @@ from agentpeft.launch.run.run_folder import Start, lock_run, log_to, make_run_di
 from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.settings.training import AlgorithmName
 from agentpeft.policies.thoughts import find_action
 

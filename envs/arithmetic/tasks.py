@@ -1,4 +1,4 @@
-"""Arithmetic problems: one at a time, in batches, or again from their ids."""
+"""Arithmetic problems: drawn, or made again from their ids."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, is_operation
 from agentpeft.envs.core.errors import SettingsError, UnknownTaskError, shown
-from agentpeft.envs.tasks.taskset import Split, Task, check_split, compute_split
+from agentpeft.envs.tasks.task import Split, Task, check_split, compute_split
 
 MAX_DIGITS = 1000
 _MAX_DRAWS = 1000
@@ -113,21 +113,12 @@ class ArithmeticGenerator:
 
     def draw(self, rng: np.random.Generator) -> ArithmeticTask:
         """Returns one random task. Raises: SettingsError where the split has none."""
-        return self.generate_batch(rng, 1)[0]
-
-    def generate_batch(self, rng: np.random.Generator, num_tasks: int) -> list[ArithmeticTask]:
-        """Returns the tasks of `num_tasks` draws, with few calls of the random generator."""
-        size = self._num_bytes
-        tasks: list[ArithmeticTask] = []
         for _ in range(_MAX_DRAWS):
-            noise = rng.bytes(size * (num_tasks - len(tasks)))
-            for i in range(0, len(noise), size):
-                operation, left, right = self._decode(int.from_bytes(noise[i : i + size], "little"))
-                problem = f"{min(left, right)}{operation.symbol}{max(left, right)}"
-                if self.split is None or compute_split(problem) == self.split:
-                    tasks.append(make_task(operation, left, right, self.width, self.is_worked))
-            if len(tasks) == num_tasks:
-                return tasks
+            noise = int.from_bytes(rng.bytes(self._num_bytes), "little")
+            operation, left, right = self._decode(noise)
+            problem = f"{min(left, right)}{operation.symbol}{max(left, right)}"
+            if self.split is None or compute_split(problem) == self.split:
+                return make_task(operation, left, right, self.width, self.is_worked)
         raise SettingsError(f"no problem of these settings is in split {self.split!r}")
 
     def get(self, task_id: str) -> ArithmeticTask:
@@ -144,10 +135,7 @@ class ArithmeticGenerator:
 
     @cached_property
     def _num_bytes(self) -> int:
-        """Bytes of randomness for one task: spare ones keep its parts uniform within 2^-64.
-
-        A multiple of 4, so that a batch uses the random generator as single draws do.
-        """
+        """Bytes of randomness for one task: spare ones keep its parts uniform within 2^-64."""
         low, high = self.num_digits
         num_tasks: int = len(self.operations) * ((high - low + 1) * 10**high) ** 2
         return -(-(num_tasks.bit_length() // 8 + 1 + _NUM_SPARE_BYTES) // 4) * 4

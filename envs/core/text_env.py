@@ -28,7 +28,7 @@ from agentpeft.envs.core.errors import (
 )
 from agentpeft.envs.core.rewards import Episode, Outcome, RewardConfig, TurnRecord
 from agentpeft.envs.core.spaces import Unicode, to_utf8
-from agentpeft.envs.tasks.taskset import Task, TaskSource, TaskT
+from agentpeft.envs.tasks.task import Task, TaskSource, TaskT
 
 if TYPE_CHECKING:  # most agents answer in text
     from agentpeft.envs.tools.tool_table import ToolTable
@@ -130,8 +130,6 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Makes the subclass's oracle a call like `reset` and `step`."""
         super().__init_subclass__(**kwargs)
-        if "tools" in vars(cls):
-            raise TypeError(f"{cls.__name__}.tools is not read: return the table from get_tools()")
         if "oracle_actions" in vars(cls):
             cls.oracle_actions = gated(cls.oracle_actions)  # type: ignore[assignment, method-assign]
 
@@ -213,15 +211,6 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
                 f"got {shown(source)}; for a list of tasks, Taskset(tasks)"
             )
         self._task_source = source
-
-    @property
-    def levels(self) -> Sequence[TaskSource[TaskT]]:
-        """The task sources of an environment whose difficulty adapts, easiest first; else none.
-
-        They do not depend on the present level, so a trainer with many copies of the environment
-        can keep one level for all of them.
-        """
-        return ()
 
     @property
     def task(self) -> TaskT:

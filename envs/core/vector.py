@@ -57,9 +57,8 @@ class TextVectorEnv(SyncVectorEnv):
                 on_error.callback(envs[-1].close)
             envs[0].metadata = dict(envs[0].metadata)  # Gymnasium 1.2 writes the mode into it
             try:
-                super().__init__(
-                    [partial(_identity, env) for env in envs], autoreset_mode=autoreset_mode
-                )
+                made = [lambda env=env: env for env in envs]
+                super().__init__(made, autoreset_mode=autoreset_mode)
             except RuntimeError as error:  # spaces that differ
                 raise SettingsError(str(error)) from None
             on_error.pop_all()
@@ -260,12 +259,7 @@ def _has_waiting_steps(env: gymnasium.Env[str, str]) -> bool:
     return not isinstance(text_env, TextEnv) or text_env.has_waiting_steps
 
 
-def _identity(env: gymnasium.Env[str, str]) -> gymnasium.Env[str, str]:
-    return env
-
-
-def _close_afterwards(env: gymnasium.Env[str, str], call: Future[Any]) -> None:
-    del call
+def _close_afterwards(env: gymnasium.Env[str, str], _call: Future[Any]) -> None:
     env.close()
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.db_bench.backends.protocol import Row, Table
-from agentpeft.envs.tasks.taskset import Task
+from agentpeft.envs.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
 from agentpeft.envs.gsm8k.word_problems import WordProblems, write_with_lapses
-from agentpeft.envs.tasks.taskset import TaskSource
+from agentpeft.envs.tasks.task import TaskSource
 
 
 class GSM8KEnv(TextEnv[GSM8KTask]):

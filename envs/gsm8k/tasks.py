@@ -9,7 +9,8 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.gsm8k.answers import is_correct, parse_number
 from agentpeft.envs.tasks.hub import load_hub_rows
 from agentpeft.envs.tasks.records import Record
-from agentpeft.envs.tasks.taskset import Task, Taskset
+from agentpeft.envs.tasks.task import Task
+from agentpeft.envs.tasks.taskset import Taskset
 
 HUB = "hub"
 HUB_DATASET = "openai/gsm8k"

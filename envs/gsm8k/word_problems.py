@@ -18,7 +18,7 @@ import numpy as np
 from agentpeft.envs.core.errors import UnknownTaskError, did_you_mean
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, make_task
 from agentpeft.envs.tasks.phrases import read_toml
-from agentpeft.envs.tasks.taskset import Split, check_split, compute_split
+from agentpeft.envs.tasks.task import Split, check_split, compute_split
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,

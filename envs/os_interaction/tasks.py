@@ -6,7 +6,7 @@ from typing import Literal
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
 from agentpeft.envs.os_interaction.grading.state import State
-from agentpeft.envs.tasks.taskset import Task
+from agentpeft.envs.tasks.task import Task
 
 Language = Literal["bash", "python", "c", "c++"]
 

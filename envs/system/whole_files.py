@@ -19,10 +19,7 @@ _MIN_AGE_S = 60.0
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Makes an OSError in the block name `path`: a full disk names nothing, or a temporary file.
-
-    Raises: OSError.
-    """
+    """Makes an OSError in the block name `path`: a full disk names nothing, or a temporary file."""
     try:
         yield
     except OSError as error:

@@ -4,10 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-import numpy as np
-
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.tasks.taskset import Taskset, TaskSource, TaskT
+from agentpeft.envs.tasks.task import TaskSource, TaskT, draw_at
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,6 @@ class TaskStream(Generic[TaskT]):
         self.stages = tuple(stages)
         self.seed = seed
         self.position = 0
-        self._round: tuple[tuple[int, int], Taskset[TaskT]] | None = None
 
     def __len__(self) -> int:
         """Returns the number of tasks in all stages."""
@@ -55,15 +52,7 @@ class TaskStream(Generic[TaskT]):
     def task_at(self, position: int) -> TaskT:
         """Returns the task at a position, wherever the stream stands. Raises: IndexError."""
         stage_index, index = self._locate(position)
-        source = self.stages[stage_index].source
-        if not isinstance(source, Taskset):
-            return source.draw(np.random.default_rng([self.seed, stage_index, index]))
-        round_index, offset = divmod(index, len(source))
-        key = (stage_index, round_index)
-        if self._round is None or self._round[0] != key:
-            round_seed = int(np.random.default_rng([self.seed, *key]).integers(2**31))
-            self._round = (key, source.shuffle(round_seed))
-        return self._round[1][offset]
+        return draw_at(self.stages[stage_index].source, (self.seed, stage_index), index)
 
     @property
     def stage(self) -> Stage[TaskT]:

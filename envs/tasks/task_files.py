@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agentpeft.envs.core.errors import DataError, SettingsError, check_choice, check_path, shown
-from agentpeft.envs.tasks.taskset import Taskset, TaskT
+from agentpeft.envs.tasks.task import TaskT
+from agentpeft.envs.tasks.taskset import Taskset
 
 TaskData: TypeAlias = str | Path | Mapping[str, str | Path]
 """A path, or `{"tasks": path, "index": path}`: the second lists ids by skill, as

@@ -1,100 +1,24 @@
-"""Tasks, sets of tasks, the protocol of tasksets and generators, and held-out parts of both."""
+"""Sets of tasks that are known one by one, as those of a file."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import date, timedelta
-from decimal import Decimal
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Generic,
-    Literal,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    get_args,
-    overload,
-    runtime_checkable,
-)
-from zlib import crc32
+from typing import TYPE_CHECKING, Generic, overload
 
 import numpy as np
 
-from agentpeft.envs.core.errors import (
-    DataError,
-    SettingsError,
-    UnknownTaskError,
-    did_you_mean,
-    shown,
-)
+from agentpeft.envs.core.errors import DataError, SettingsError, UnknownTaskError, did_you_mean
+from agentpeft.envs.tasks.task import TaskSource, TaskT
 
 if TYPE_CHECKING:  # tasks that are generated are in no file
     from agentpeft.envs.tasks.records import Record
 
-Split: TypeAlias = Literal["train", "test"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One problem; environments subclass it with their own typed fields.
-
-    `task_id` is unique within its source. `instruction` is the problem in words.
-    `skills` are the names that results are grouped by.
-    """
-
-    task_id: str
-    instruction: str
-    skills: tuple[str, ...] = ()
-
-
-def content_hash(task: Task) -> int:
-    """Returns a 64-bit hash of a task's content, without its id and skills.
-
-    It is the same in every process. A task with a field that has no fixed text, such as an array,
-    is known by its id.
-    """
-    kind = f"{type(task).__module__}:{type(task).__qualname__}"
-    common = ("task_id", "instruction", "skills")
-    others = {f.name: getattr(task, f.name) for f in fields(task) if f.name not in common}
-    try:
-        content = json.dumps([kind, task.instruction, others], default=_to_json)
-    except TypeError:
-        content = json.dumps([kind, task.instruction, {"task_id": task.task_id}])
-    return int.from_bytes(blake2b(content.encode(), digest_size=8).digest(), "little")
-
-
-def _to_json(value: object) -> object:
-    """Returns what stands for a value that JSON lacks. Raises: TypeError."""
-    if is_dataclass(value):
-        return {type(value).__name__: [getattr(value, field.name) for field in fields(value)]}
-    if isinstance(value, Decimal | bytes | date | timedelta):
-        return repr(value)
-    raise TypeError
-
-
-TaskT = TypeVar("TaskT", bound=Task)
-TaskT_co = TypeVar("TaskT_co", bound=Task, covariant=True)
-
-
-@runtime_checkable
-class TaskSource(Protocol[TaskT_co]):
-    """The source of an environment's tasks: a `Taskset` or a generator."""
-
-    def draw(self, rng: np.random.Generator) -> TaskT_co:
-        """Returns one random task; the same `rng` state gives the same task."""
-        ...
-
-    def get(self, task_id: str) -> TaskT_co:
-        """Returns the task of that id. Raises: UnknownTaskError."""
-        ...
-
 
 class Taskset(Sequence[TaskT], Generic[TaskT]):
     """An immutable ordered set of tasks with distinct ids."""
+
+    _last_round: "tuple[tuple[int, ...], Taskset[TaskT]] | None" = None
 
     def __init__(self, tasks: Iterable[TaskT], name: str = "tasks") -> None:
         """`name` is used in messages. Raises: SettingsError on no tasks or a repeated id."""
@@ -162,6 +86,16 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
             hint = did_you_mean(task_id, self._by_id) if len(self) <= 1000 else ""
             raise UnknownTaskError(f"no task {task_id!r} in {self.name!r}{hint}") from None
 
+    def get_in_rounds(self, seed: tuple[int, ...], index: int) -> TaskT:
+        """Returns the task at an index of rounds, each of which has all tasks in another order."""
+        round_index, offset = divmod(index, len(self))
+        key = (*seed, round_index)
+        present = self._last_round
+        if present is None or present[0] != key:
+            round_seed = int(np.random.default_rng(key).integers(2**31))
+            present = self._last_round = (key, self.shuffle(round_seed))
+        return present[1][offset]
+
     @cached_property
     def skills(self) -> dict[str, int]:
         """Number of tasks by skill, sorted by name."""
@@ -212,18 +146,3 @@ class SingleSkillSource(Generic[TaskT]):
     def get(self, task_id: str) -> TaskT:
         """Returns the task of that id. Raises: UnknownTaskError."""
         return self._tasks.get(task_id)
-
-
-def compute_split(text: str) -> Split:
-    """Returns the split of a text, by its hash: about one in four is in "test".
-
-    >>> compute_split("1+2"), compute_split("3+4")
-    ('train', 'test')
-    """
-    return "test" if crc32(text.encode()) % 100 < 25 else "train"
-
-
-def check_split(split: str | None) -> None:
-    """Raises: SettingsError if it is neither "train", "test" nor None."""
-    if split is not None and split not in get_args(Split):
-        raise SettingsError(f"split must be 'train', 'test' or None, got {shown(split)}")

@@ -19,8 +19,7 @@ from agentpeft.policies.learning.passes.sharded_base import find_layers
 from agentpeft.policies.models.linear_logprobs import slice_size
 from agentpeft.policies.models.load import choose_dtype, choose_serving
 from agentpeft.policies.models.tiny import make_tiny_config
-from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.toml import to_toml_value
+from agentpeft.policies.settings.config import Settings, to_toml_value
 
 _MIB = 2**20
 _PER_HIDDEN, _PER_INTERMEDIATE = 10, 4

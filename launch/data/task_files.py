@@ -11,8 +11,8 @@ from typing import Any, get_args
 from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.tasks.hub import HUB_PREFIX
+from agentpeft.envs.tasks.task import Split
 from agentpeft.envs.tasks.task_files import find_files
-from agentpeft.envs.tasks.taskset import Split
 from agentpeft.launch import prepare_data
 from agentpeft.policies.settings.config import Settings
 

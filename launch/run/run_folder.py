@@ -22,30 +22,28 @@ from agentpeft.policies.checkpointing.checkpoints import (
     CONFIG_FILE,
     MANIFEST_FILE,
     STATE_FILE,
-    latest_checkpoint,
     list_checkpoints,
+    write_config,
+)
+from agentpeft.policies.checkpointing.reading import (
+    latest_checkpoint,
     read_checkpoint,
     read_config,
     read_state,
     settings_of,
     use_module_folders,
-    write_config,
 )
 from agentpeft.policies.delivery.adapter_files import MODEL_CONFIG, is_whole_model
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
-from agentpeft.policies.settings.config import (
-    SECTIONS,
-    Settings,
-    setting_names,
-    unknown_setting,
-    with_overrides,
-)
+from agentpeft.policies.settings.config import SECTIONS, Settings, setting_names
 from agentpeft.policies.settings.toml import (
     PRETRAINED,
     describe_pretrained,
     merge_settings,
     read_toml,
+    with_overrides,
 )
+from agentpeft.policies.settings.wrong_settings import unknown_setting
 
 logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -1,9 +1,8 @@
-"""A run's checkpoints, which are whole or refused, the best among them, and its settings.
+"""A run's settings and checkpoints, written whole or not at all, and the best checkpoint.
 
 A checkpoint is a folder that appears in one stroke, so a folder `checkpoint-…` was whole once. Its
-manifest has the SHA-256 of every file, so that later damage is found before anything is restored.
-The hashes guard against damaged disks and edited files, not against someone who writes a manifest
-of their own. Names that begin with a dot are leftovers of killed writers, and never read.
+manifest has the SHA-256 of every file, by which `reading` finds later damage. Names that begin with
+a dot are leftovers of killed writers, and never read.
 
 `best.json` names the best checkpoint by evaluation, and what it was measured at. `best` is a link
 to it, for people and commands: made after the file, and again when a run is resumed.
@@ -17,23 +16,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-from agentpeft.envs.core.errors import SettingsError, put_user_folders_first, user_folders
+from agentpeft.envs.core.errors import user_folders
 from agentpeft.envs.system.whole_files import making, write_file
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.toml import CONFIG_HASH, merge_settings
 
 CONFIG_FILE = "config.toml"
+CONFIG_HASH = "# sha256 of the lines below: "
+"""Begins the file of settings that a run has written."""
+MODULE_FOLDERS = "# modules: "
+"""Begins the line in it that says where the modules lie that the settings name."""
 STATE_FILE = "algorithm.json"
 MANIFEST_FILE = "manifest.json"
 WANDB_ID_FILE = "wandb.id"
 """Under which id a run is at Weights & Biases, in its `logs` and in each checkpoint."""
 BEST, _BEST_FILE = "best", "best.json"
-_STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
-_MODULE_FOLDERS = "# modules: "
-"""Begins the line of a run's settings that says where the modules that they name lie."""
 logger = logging.getLogger(__name__)
 
 
@@ -62,113 +60,12 @@ def compute_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_checkpoint(path: Path) -> dict[str, bytes]:
-    """Returns a checkpoint's files by their relative names, each as it was written.
-
-    Raises: CheckpointError that names the first file that is missing, cannot be read or does not
-    match the manifest, and the checkpoint before it that is whole.
-    """
-    try:
-        return _read_verified(path)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}{_hint_at_older(path)}") from None
-
-
-def _read_verified(path: Path) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    name = MANIFEST_FILE
-    try:
-        hashes = json.loads((path / MANIFEST_FILE).read_bytes())["sha256"]
-        for name in sorted(hashes):
-            files[name] = (path / name).read_bytes()
-    except FileNotFoundError:
-        reason = "is missing"
-        if name != MANIFEST_FILE:
-            reason += f", and {MANIFEST_FILE} lists it"
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-    except (ValueError, KeyError, TypeError):
-        reason = "is no manifest"
-    else:
-        damaged = [name for name, content in files.items() if compute_hash(content) != hashes[name]]
-        if not damaged:
-            return files
-        name, reason = damaged[0], f"does not match its SHA-256 in {MANIFEST_FILE}"
-    raise CheckpointError(f"checkpoint {str(path)!r} is damaged: {name} {reason}")
-
-
-def _hint_at_older(path: Path) -> str:
-    for older in reversed(list_checkpoints(path.parent)):
-        if older.name < path.name:
-            try:
-                _read_verified(older)
-            except CheckpointError:
-                continue
-            return f"; the newest whole one before it is {str(older)!r}"
-    return ""
-
-
-def read_state(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Returns what a checkpoint's `algorithm.json` says. Raises: CheckpointError."""
-    try:
-        state = json.loads(files[STATE_FILE])
-        missing = _STATE_KEYS - state.keys()
-    except (KeyError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"no checkpoint: {STATE_FILE} cannot be read ({error})") from None
-    if missing:
-        raise CheckpointError(f"{STATE_FILE} of a checkpoint lacks {', '.join(sorted(missing))}")
-    return dict(state)
-
-
-def settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run when it wrote the checkpoint whose `read_state` is `state`.
-
-    A setting that did not exist yet has its default: the run did what that does.
-    """
-    return merge_settings(Settings().model_dump(mode="json"), state["settings"])
-
-
 def write_config(run_dir: Path, settings: Settings) -> None:
     """Writes a run's settings as TOML below their own SHA-256, in one stroke. Raises: OSError."""
-    text = f"{_MODULE_FOLDERS}{json.dumps(user_folders)}\n{settings.to_toml()}"
+    text = f"{MODULE_FOLDERS}{json.dumps(user_folders)}\n{settings.to_toml()}"
     sha256 = compute_hash(text.encode())
     note = f"{CONFIG_HASH}{sha256}\n# change them by --resume RUN section.name=value\n"
     write_file(run_dir / CONFIG_FILE, f"{note}{text}".encode())
-
-
-def read_config(run_dir: Path) -> Settings:
-    """Returns a run's settings, for a resume: modules are looked for where they were.
-
-    Raises: SettingsError where the file is missing or was edited.
-    """
-    path = run_dir / CONFIG_FILE
-    try:
-        first, _, below = path.read_bytes().partition(b"\n")
-    except OSError as error:
-        raise SettingsError(f"cannot read settings from {str(path)!r}: {error.strerror}") from None
-    text = below.partition(b"\n")[2]
-    if first != f"{CONFIG_HASH}{compute_hash(text)}".encode():
-        raise SettingsError(
-            f"{str(path)!r} is not as the run has written it: put it back as it was, and change "
-            "settings by --resume RUN section.name=value"
-        )
-    use_module_folders(run_dir)
-    return Settings.from_toml(path)
-
-
-def use_module_folders(run_dir: Path) -> None:
-    """Looks for modules where a run's file of settings says that they were; never in the run.
-
-    Raises: SettingsError where the file is damaged.
-    """
-    path, inside = run_dir / CONFIG_FILE, run_dir.resolve()
-    try:
-        lines = path.read_text("utf-8").splitlines()[:3]
-        line = next((line for line in lines if line.startswith(_MODULE_FOLDERS)), "")
-        folders = json.loads(line.removeprefix(_MODULE_FOLDERS) or "[]")
-        put_user_folders_first(f for f in folders if not Path(f).is_relative_to(inside))
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
 
 
 def checkpoint_path(folder: Path, iteration: int) -> Path:
@@ -181,14 +78,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint-*") if path.is_dir())
 
 
-def latest_checkpoint(folder: Path) -> Path:
-    """Returns the newest checkpoint in a folder. Raises: CheckpointError where there is none."""
-    checkpoints = list_checkpoints(folder)
-    if not checkpoints:
-        raise CheckpointError(f"no checkpoint in {str(folder)!r}")
-    return checkpoints[-1]
-
-
 def prune_checkpoints(folder: Path, num_kept: int) -> None:
     """Deletes all but the newest checkpoints and the best."""
     best = read_best(folder)
@@ -199,34 +88,6 @@ def prune_checkpoints(folder: Path, num_kept: int) -> None:
     ]
     for path in old:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def is_same_checkpoint(path: Path, other: Path) -> bool:
-    """Whether two folders are checkpoints with the same files, as their manifests say."""
-    manifests = (path / MANIFEST_FILE, other / MANIFEST_FILE)
-    if not all(manifest.is_file() for manifest in manifests):
-        return False
-    return manifests[0].read_bytes() == manifests[1].read_bytes()
-
-
-def set_aside_newer(folder: Path, iteration: int) -> None:
-    """Renames the checkpoints after an iteration to `abandoned-…`: the run resumes without them.
-
-    If the best is among them it loses its name. Raises: CheckpointError.
-    """
-    for path in list_checkpoints(folder):
-        if path.name > checkpoint_path(folder, iteration).name:
-            aside = path.with_name(f"abandoned-{path.name}")
-            try:
-                shutil.rmtree(aside, ignore_errors=True)
-                path.rename(aside)
-            except OSError as error:
-                raise CheckpointError(f"cannot set {str(path)!r} aside: {error}") from error
-            logger.warning("%s: set aside as %s", path.name, aside.name)
-    if (best := read_best(folder)) is None:
-        forget_best(folder)
-    else:
-        _link_best(folder, best.checkpoint)
 
 
 @dataclass(frozen=True)
@@ -264,7 +125,7 @@ def name_best(checkpoint: Path, success_rate: float) -> None:
         write_file(folder / _BEST_FILE, content)
     except OSError as error:
         raise CheckpointError(f"cannot write {error.filename!r}: {error.strerror}") from error
-    _link_best(folder, checkpoint.name)
+    link_best(folder, checkpoint.name)
 
 
 def forget_best(folder: Path) -> None:
@@ -274,10 +135,10 @@ def forget_best(folder: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(f"cannot take {str(path)!r} away: {error.strerror}") from error
-    _link_best(folder, None)
+    link_best(folder, None)
 
 
-def _link_best(folder: Path, name: str | None) -> None:
+def link_best(folder: Path, name: str | None) -> None:
     """Links `best`, or takes the link away; a file system without links goes without one.
 
     A folder of that name, as a copy that followed links has it, is kept: it need not be a copy of

@@ -6,46 +6,36 @@ How a folder is written whole and read verified is in `checkpoints`.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agentpeft.policies.checkpointing.checkpoints import (
-    BEST,
     STATE_FILE,
     WANDB_ID_FILE,
     checkpoint_path,
     forget_best,
-    is_same_checkpoint,
     name_best,
     prune_checkpoints,
     read_best,
-    read_checkpoint,
-    read_state,
-    set_aside_newer,
-    settings_of,
     write_checkpoint,
 )
 from agentpeft.policies.checkpointing.run_logs import (
     SESSIONS,
-    check_logs,
-    cut_logs,
     measure_logs,
     seal_logs,
 )
-from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
 
 STATS_FILE = "training_stats.json"
 SEEN_FILE = "seen_tasks.bin"
 _TRAINED = {"avg_reward": "train/avg_reward", "success_rate": "train/accuracy"}
 _EVALUATED = ("success_rate", "avg_reward", "num_episodes")
-_FIXED = ("model", "tiny", "lora")
-"""Sections of the settings that must be the same in a checkpoint and the run that restores it."""
 
 
+@dataclass
 class RunHistory:
     """Rewards and success of each iteration and each evaluation (of iteration 0 too).
 
@@ -53,93 +43,63 @@ class RunHistory:
     file beside the adapter, so that a checkpoint that was copied elsewhere still has its history.
     """
 
-    def __init__(self, content: bytes | None = None) -> None:
-        """Continues a checkpoint's file; None: begins a new one. Raises: CheckpointError."""
-        try:
-            stats: dict[str, Any] = json.loads(content) if content is not None else {}
-            self._iterations: list[dict[str, float]] = stats.get("iterations", [])
-            self._evaluations: list[dict[str, float]] = stats.get("evaluations", [])
-        except (ValueError, AttributeError) as error:
-            raise CheckpointError(f"{STATS_FILE} cannot be read ({error})") from None
+    iterations: list[dict[str, float]] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
 
     def add_iteration(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Adds what an iteration of training has measured; without episodes there is nothing."""
         measured = {name: metrics.get(key, math.nan) for name, key in _TRAINED.items()}
         finite = {name: value for name, value in measured.items() if math.isfinite(value)}
-        self._iterations.append({"iteration": iteration, **finite})
+        self.iterations.append({"iteration": iteration, **finite})
 
     def add_evaluation(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Adds an evaluation after `iteration`, in place of an earlier one of that iteration."""
         if "success_rate" in metrics:
             measured = {name: metrics[name] for name in _EVALUATED}
-            others = [e for e in self._evaluations if e["iteration"] != iteration]
-            self._evaluations = [*others, {"iteration": iteration, **measured}]
+            others = [e for e in self.evaluations if e["iteration"] != iteration]
+            self.evaluations = [*others, {"iteration": iteration, **measured}]
 
     def success_rate_at(self, iteration: int) -> float | None:
         """Returns the success rate evaluated after an iteration; None if it was not evaluated."""
-        rates = [e["success_rate"] for e in self._evaluations if e["iteration"] == iteration]
+        rates = [e["success_rate"] for e in self.evaluations if e["iteration"] == iteration]
         return rates[0] if rates else None
 
     def to_bytes(self, iteration: int, num_episodes: int) -> bytes:
         """Returns the content of the file."""
         totals = {"iteration": iteration, "num_episodes": num_episodes}
-        stats = {**totals, "iterations": self._iterations, "evaluations": self._evaluations}
+        stats = {**totals, "iterations": self.iterations, "evaluations": self.evaluations}
         return json.dumps(stats, indent=1).encode()
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that was read and fits the run.
-
-    `files`: by relative name. `state`: what `algorithm.json` says. `is_own`: it is one of this
-    run's, not another run's. `seen`, `history`: see `RunCheckpoints`.
-    """
-
-    source: Path
-    files: Mapping[str, bytes]
-    state: Mapping[str, Any]
-    is_own: bool
-    seen: set[int]
-    history: RunHistory
 
 
 class RunCheckpoints:
     """The checkpoints in a run's folder, and what is saved beside the learner's state.
 
     `seen`: hashes of the contents of the tasks that training has learnt from. `history`: rewards
-    and success so far. `newest`: the checkpoint that was saved or restored last, None before.
+    and success so far. `newest`: the checkpoint that was saved or restored last, None before;
+    `saved_iteration`: of the run's own one.
     """
 
     def __init__(self, run_dir: Path, settings: Settings) -> None:
         """Makes the run's folder. It is never made again: a run whose folder is deleted fails."""
-        self._run_dir, self._settings = run_dir, settings
-        self._folder = run_dir / "checkpoints"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.run_dir, self.settings = run_dir, settings
+        self.folder = run_dir / "checkpoints"
+        self.folder.mkdir(parents=True, exist_ok=True)
         if settings.output.episodes:
             (run_dir / SESSIONS).mkdir(exist_ok=True)
         self.seen: set[int] = set()
         self.history = RunHistory()
         self.newest: Path | None = None
-        self._saved_iteration: int | None = None  # of the own checkpoint last saved or restored
-        self._first_logs: dict[str, int] = {}
-
-    def is_saved(self, iteration: int) -> bool:
-        """Whether the run's own folder has a checkpoint of the policy after `iteration`."""
-        return self._saved_iteration == iteration
+        self.saved_iteration: int | None = None
+        self.first_logs: dict[str, int] = {}
 
     def is_best(self, iteration: int) -> bool:
         """Whether the policy was evaluated after `iteration`, and beats the best checkpoint."""
-        rate, best = self.history.success_rate_at(iteration), read_best(self._folder)
+        rate, best = self.history.success_rate_at(iteration), read_best(self.folder)
         return rate is not None and (best is None or rate > best.success_rate)
 
     def mark_beginning(self) -> None:
         """Remembers how long the logs are: `go_back_to_beginning` cuts them to that."""
-        self._first_logs = measure_logs(self._run_dir)
-
-    def go_back_to_beginning(self) -> None:
-        """Forgets all that was learnt since `mark_beginning`."""
-        self.seen, self.history = set(), RunHistory()
-        cut_logs(self._run_dir, self._first_logs)
+        self.first_logs = measure_logs(self.run_dir)
 
     def save(
         self, path: str | Path | None, state: Mapping[str, Any], learner_files: Mapping[str, bytes]
@@ -150,81 +110,36 @@ class RunCheckpoints:
         object with `iteration` and `num_episodes`. Raises: CheckpointError.
         """
         iteration = state["iteration"]
-        target = checkpoint_path(self._folder, iteration) if path is None else Path(path)
+        target = checkpoint_path(self.folder, iteration) if path is None else Path(path)
         if path is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
-        settings = self._settings.model_dump(mode="json")
-        state = {**state, "settings": settings, **seal_logs(self._run_dir)}
+        settings = self.settings.model_dump(mode="json")
+        state = {**state, "settings": settings, **seal_logs(self.run_dir)}
         files = {
             **learner_files,
             SEEN_FILE: np.sort(np.fromiter(self.seen, "<u8", len(self.seen))).tobytes(),
             STATE_FILE: json.dumps(state, indent=1).encode(),
             STATS_FILE: self.history.to_bytes(iteration, state["num_episodes"]),
         }
-        wandb_id = self._run_dir / "logs" / WANDB_ID_FILE
+        wandb_id = self.run_dir / "logs" / WANDB_ID_FILE
         if wandb_id.is_file():
             files[WANDB_ID_FILE] = wandb_id.read_bytes()
-        if path is None and not self.is_saved(iteration):
-            best = read_best(self._folder)
+        if path is None and self.saved_iteration != iteration:
+            best = read_best(self.folder)
             if best is not None and best.checkpoint == target.name:  # another policy's
-                forget_best(self._folder)
+                forget_best(self.folder)
         write_checkpoint(target, files)
         if path is None:
-            self.newest, self._saved_iteration = target, iteration
+            self.newest, self.saved_iteration = target, iteration
             self.name_best(iteration)
-            prune_checkpoints(self._folder, self._settings.output.num_checkpoints_kept)
+            prune_checkpoints(self.folder, self.settings.output.num_checkpoints_kept)
         return target
-
-    def read(self, path: str | Path) -> Checkpoint:
-        """Returns a checkpoint to resume from.
-
-        Raises: CheckpointError where a file is damaged or missing, or model or adapter differ.
-        """
-        source = Path(path)
-        if source.is_symlink():  # `checkpoints/best`, whose own name says nothing of its age
-            source = source.resolve()
-        files = read_checkpoint(source)
-        state = read_state(files)
-        is_own = source.resolve().is_relative_to(self._run_dir.resolve())
-        if is_own:
-            check_logs(self._run_dir, state)
-        present, saved = self._settings.model_dump(mode="json"), settings_of(state)
-        for section in _FIXED:
-            if saved[section] != present[section]:
-                raise CheckpointError(
-                    f"checkpoint {str(source)!r} has {section} = {saved[section]}, "
-                    f"this run {present[section]}"
-                )
-        if SEEN_FILE not in files:
-            raise CheckpointError(f"the checkpoint has no {SEEN_FILE}: an older version wrote it")
-        seen = set(np.frombuffer(files[SEEN_FILE], "<u8").tolist())
-        return Checkpoint(source, files, state, is_own, seen, RunHistory(files.get(STATS_FILE)))
-
-    def resume_from(self, checkpoint: Checkpoint) -> None:
-        """Takes over what was read, once the learners have restored theirs.
-
-        If it is one of this run's, later checkpoints are set aside and the logs are cut back to it.
-        Raises: CheckpointError.
-        """
-        self.seen, self.history = checkpoint.seen, checkpoint.history
-        source, iteration = checkpoint.source, checkpoint.state["iteration"]
-        named, best = checkpoint_path(self._folder, iteration), self._folder / BEST
-        is_copy = source.resolve() == best.resolve() and not best.is_symlink()
-        if is_copy and not named.exists():  # the best was copied alone, its link followed
-            source = best.rename(named)
-        is_saved = is_same_checkpoint(named, source)
-        self.newest = named if is_saved else source
-        self._saved_iteration = iteration if is_saved else None
-        if checkpoint.is_own:
-            set_aside_newer(self._folder, iteration)
-            cut_logs(self._run_dir, checkpoint.state["logs"])
-            self.name_best(iteration)  # the run may have ended before it could
 
     def name_best(self, iteration: int) -> None:
         """Names the checkpoint of an iteration the best, once it is saved and evaluated so."""
         rate = self.history.success_rate_at(iteration)
-        checkpoint = checkpoint_path(self._folder, iteration)
-        is_there = self.is_saved(iteration) and checkpoint.is_dir()
+        checkpoint = checkpoint_path(self.folder, iteration)
+        is_there = self.saved_iteration == iteration and checkpoint.is_dir()
         if rate is not None and is_there and self.is_best(iteration):
             name_best(checkpoint, rate)
-            prune_checkpoints(self._folder, self._settings.output.num_checkpoints_kept)
+            prune_checkpoints(self.folder, self.settings.output.num_checkpoints_kept)

@@ -6,8 +6,7 @@ there must begin as it did then.
 
 import json
 import logging
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def measure_logs(run_dir: Path) -> dict[str, int]:
 
 
 def seal_logs(run_dir: Path) -> dict[str, Any]:
-    """Brings a run's JSONL files to the disk; returns what `check_logs` needs to know them again.
+    """Brings a run's JSONL files to the disk; returns what a resume needs to know them again.
 
     The metrics are known by their hash. The episodes below, which may be gigabytes and are never
     read again, are known by their size alone. Raises: CheckpointError.
@@ -61,24 +60,3 @@ def seal_logs(run_dir: Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"cannot write {error.filename!r} to the disk: {error}") from error
     return {"logs": sizes, "log_sha256": hashes}
-
-
-def check_logs(run_dir: Path, state: Mapping[str, Any]) -> None:
-    """Raises: CheckpointError where a JSONL file no longer begins as it did at a checkpoint."""
-    for name, size in state["logs"].items():
-        path, expected = run_dir / name, state["log_sha256"].get(name)
-        present = path.stat().st_size if path.is_file() else 0
-        if present < size:
-            problem = f"has {present} bytes, and had {size} at the checkpoint"
-        elif expected and compute_hash(path.read_bytes()[:size]) != expected:
-            problem = "no longer begins as it did at the checkpoint"
-        else:
-            continue
-        raise CheckpointError(f"{str(path)!r} is damaged: it {problem}")
-
-
-def cut_logs(run_dir: Path, sizes: Mapping[str, int]) -> None:
-    """Cuts a run's JSONL files back to what they were when measured (then unknown: to nothing)."""
-    for name, size in measure_logs(run_dir).items():
-        if size > sizes.get(name, 0):
-            os.truncate(run_dir / name, sizes.get(name, 0))

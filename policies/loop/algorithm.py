@@ -20,7 +20,7 @@ from agentpeft.policies.checkpointing.run_checkpoints import RunCheckpoints
 from agentpeft.policies.checkpointing.run_logs import SESSIONS, append_episodes
 from agentpeft.policies.delivery.deliver import deliver
 from agentpeft.policies.errors import TrainingError, WorkerLostError
-from agentpeft.policies.loop.batches import TrainingBatch, TrainingBatches, check_world
+from agentpeft.policies.loop.batches import TrainingBatches, check_world
 from agentpeft.policies.loop.curriculum import Curriculum
 from agentpeft.policies.loop.evaluation import (
     compute_skill_metrics,
@@ -73,9 +73,7 @@ class Algorithm:
     ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
-        The run's folder is made here and never again: a run whose folder is deleted ends with an
-        error. The classes are for actors that do more, or fail as a test wants them to.
-        `callbacks` None: those that the settings name.
+        The classes are for actors that do more. `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
         if callbacks is None and settings.callbacks is not None:
@@ -144,14 +142,14 @@ class Algorithm:
         metrics |= deliver(self._learners, self._runners)
         return metrics | self._record(batch)
 
-    def _record(self, batch: TrainingBatch) -> dict[str, float]:
+    def _record(self, report: SampleReport) -> dict[str, float]:
         """Takes in what a batch came to, and returns its metrics."""
-        self._checkpoints.seen.update(batch.task_hashes)
-        metrics = {"time/sample_s": batch.sample_s}
-        if (report := batch.report) is None:
+        self._checkpoints.seen.update(report.task_hashes.values())
+        metrics = {"time/sample_s": report.sample_s}
+        if not self.settings.is_rl:
             return metrics
         self._record_episodes("train", report)
-        metrics["sample/num_stale_groups"] = float(batch.num_stale_groups)
+        metrics["sample/num_stale_groups"] = float(report.num_stale_groups)
         metrics |= self._curriculum.end_round(report.requests, report.records)
         metrics |= {f"train/{n}": rate for n, rate in compute_skill_metrics(report.records).items()}
         metrics["time/env_s"] = report.env_s
@@ -205,8 +203,10 @@ class Algorithm:
         if checkpoint is not None:
             self.restore_from_path(checkpoint)
             return
+        from agentpeft.policies.loop.resuming import go_back_to_beginning
+
         self.iteration = self._num_episodes = 0
-        self._checkpoints.go_back_to_beginning()
+        go_back_to_beginning(self._checkpoints)
 
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
@@ -237,7 +237,7 @@ class Algorithm:
     @property
     def is_saved(self) -> bool:
         """Whether the run's own folder of checkpoints has the present policy."""
-        return self._checkpoints.is_saved(self.iteration)
+        return self._checkpoints.saved_iteration == self.iteration
 
     @property
     def is_best(self) -> bool:
@@ -264,16 +264,19 @@ class Algorithm:
         aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
         differ; nothing has changed then.
         """
-        checkpoint = self._checkpoints.read(path)
+        from agentpeft.policies.loop import resuming
+
+        checkpoint = resuming.read_to_resume(self._checkpoints, path)
         state = checkpoint.state
-        self._curriculum.check_fits(state.get("curriculum"))
+        self._curriculum.check_fits(state["curriculum"])
         with self._stopping_on_error():
-            self._learners.call_all(LearnerActor.restore, checkpoint.files)
+            restore = resuming.restore_learner
+            self._learners.call_all(LearnerActor.call_with, restore, checkpoint.files)
             self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
-            self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
+            self._curriculum.load_state_dict(state["position"], state["curriculum"])
             self._batches.clear()
             deliver(self._learners, self._runners)
-        self._checkpoints.resume_from(checkpoint)
+        resuming.resume_from(self._checkpoints, checkpoint)
 
     def give_up_iteration(self) -> bool:
         """Goes back to before the iteration that Ctrl-C has interrupted, to save what is whole.

@@ -23,7 +23,6 @@ that is resumed plays these first, with the adapter that is restored.
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.loop.curriculum import Curriculum, count_spread
@@ -36,21 +35,6 @@ from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 logger = logging.getLogger(__name__)
 MAX_FAILED_SHARE = 0.5
 """Of a batch's groups: where more fail, the world is down, and what is left is no fair sample."""
-
-
-@dataclass(frozen=True)
-class TrainingBatch:
-    """What an iteration learns from; the learners have received its groups.
-
-    `task_hashes` are sorted by position. `report` is of these groups and of those that were given
-    up meanwhile; None where the oracle has played. `sample_s`: the seconds that it took to get the
-    batch.
-    """
-
-    task_hashes: Sequence[int]
-    report: SampleReport | None
-    num_stale_groups: int
-    sample_s: float
 
 
 def check_world(report: SampleReport) -> None:
@@ -79,8 +63,10 @@ class TrainingBatches:
         self._lag, self._in_flight = settings.max_adapter_lag, settings.in_flight_updates
         self.clear()
 
-    def next(self) -> TrainingBatch:
+    def next(self) -> SampleReport:
         """Waits for a batch of groups that the learners may learn from, until they have them.
+
+        Returns the report of these, and of those that were given up meanwhile.
 
         Raises: TrainingError where too many groups failed, and what playing raises.
         """
@@ -95,11 +81,12 @@ class TrainingBatches:
             if not lost:
                 break
             self._draw_again(lost)
-        hashes = list(learnt.task_hashes.values())
-        num_stale = sum(not played.is_dropped for played in self._others)
+        report.task_hashes = learnt.task_hashes
+        report.num_stale_groups = sum(not played.is_dropped for played in self._others)
         self._start_next()
         report.groups = []  # the learners have them: their nodes need not keep them any longer
-        return TrainingBatch(hashes, report, num_stale, time.perf_counter() - start_s)
+        report.sample_s = time.perf_counter() - start_s
+        return report
 
     def clear(self) -> None:
         """Forgets all groups, once those in play have come to their end."""

@@ -1,8 +1,8 @@
 """`Curriculum`: which tasks training takes next; the one place that decides.
 
 A task is a function of the seed, its stage and its position in that stage's stream. Most runs have
-one stage, and take its positions one after another; what else settings ask for (stages, an adaptive
-environment, a frontier) is in `task_choice`. It decides by the results of rounds that have ended,
+one stage, and take its positions one after another; what else settings ask for (stages, a frontier)
+is in `task_choice`. It decides by the results of rounds that have ended,
 in the order in which their groups were chosen, and by nothing else: not by who played. Without a
 lag a round is what was chosen for it; with `max_adapter_lag` it is the groups that the learner has
 learnt from, which follows from when they were finished.
@@ -45,11 +45,10 @@ def count_spread(records: Iterable[EpisodeRecord]) -> int:
 
 
 class Curriculum:
-    """Chooses the groups of each round, and learns from rounds that have ended.
+    """Chooses the groups of each round, an iteration's, and learns from rounds that have ended.
 
-    A round is an iteration's. `position` is the first position of the task streams that was not
-    looked at yet; the streams of all stages share it, so that a position names one group of the
-    run.
+    `position` is the first one of the task streams that was not looked at yet; the streams of all
+    stages share it, so that a position names one group of the run.
     """
 
     _choice: "TaskChoice | None"
@@ -65,8 +64,7 @@ class Curriculum:
         self._num_given = 0  # of these; the others were under way in a run that is resumed
         self._num_resampled = self._num_refilled = 0  # in the present round
         self._choice = None
-        wanted = settings.curriculum
-        if wanted.stages or wanted.sampling == "frontier" or settings.environment.is_adaptive:
+        if settings.curriculum.stages or settings.curriculum.sampling == "frontier":
             from agentpeft.policies.loop.task_choice import TaskChoice
 
             self._choice = TaskChoice(settings)
@@ -89,10 +87,7 @@ class Curriculum:
         return self._chosen[first : self._num_given]
 
     def resample(self, num_missing: int) -> Sequence[GroupRequest]:
-        """Returns further groups for a round, to stand in for groups without spread.
-
-        There are `num_missing` of them, and over the round no more than `max_resampled_groups`.
-        """
+        """Returns groups for a round in place of those without spread, as far as is allowed."""
         num_left = self._training.max_resampled_groups - self._num_resampled
         num_groups = max(0, min(num_missing, num_left))
         self._num_resampled += num_groups
@@ -134,22 +129,18 @@ class Curriculum:
             choice = self._choice.state_dict()
         return {"rounds": [chosen] if chosen else [], **choice}
 
-    def check_fits(self, state: Mapping[str, Any] | None) -> None:
+    def check_fits(self, state: Mapping[str, Any]) -> None:
         """Raises: CheckpointError where a checkpoint's stages are not this curriculum's."""
-        if state is None:
-            return
         stages = [stage for chosen in state["rounds"] for _, stage in chosen]
         stages += [state["difficulty"]["level"]] if state["difficulty"] else []
-        has_levels = self._choice is not None and self._choice.has_levels
+        has_stages = self._choice is not None and self._choice.has_stages
         num_stages = 1 if self._choice is None else self._choice.num_stages
-        if bool(state["difficulty"]) != has_levels or max(stages, default=0) >= num_stages:
+        if bool(state["difficulty"]) != has_stages or max(stages, default=0) >= num_stages:
             raise CheckpointError("the checkpoint has other curriculum.stages than this run")
 
-    def load_state_dict(self, position: int, state: Mapping[str, Any] | None) -> None:
-        """Resumes from a checkpoint; one of before there were curricula has a position alone."""
-        self.position, self._num_given, self._chosen = position, 0, []
-        if state is None:
-            return
+    def load_state_dict(self, position: int, state: Mapping[str, Any]) -> None:
+        """Resumes from a checkpoint."""
+        self.position, self._num_given = position, 0
         self._chosen = [self._make_request(*pair) for chosen in state["rounds"] for pair in chosen]
         if self._choice is not None:
             self._choice.load_state_dict(state)

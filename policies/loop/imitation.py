@@ -10,10 +10,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
-from agentpeft.policies.loop.batches import TrainingBatch
+from agentpeft.policies.checkpointing.checkpoints import write_checkpoint
+from agentpeft.policies.checkpointing.reading import read_checkpoint
 from agentpeft.policies.loop.curriculum import Curriculum
 from agentpeft.policies.rollout.chat import make_chat
+from agentpeft.policies.rollout.groups import SampleReport
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
@@ -96,7 +97,7 @@ class OracleBatches:
         self._num_groups = settings.training.num_groups
         self._curriculum, self._runners, self._learners = curriculum, runners, learners
 
-    def next(self) -> TrainingBatch:
+    def next(self) -> SampleReport:
         """Has the learners play the next positions."""
         start_s = time.perf_counter()
         positions = self._curriculum.next_positions(self._num_groups)
@@ -104,7 +105,10 @@ class OracleBatches:
         hashes = self._learners.call_all(
             LearnerActor.call_with, receive_oracle, positions.start, len(positions)
         )
-        return TrainingBatch(hashes, None, 0, time.perf_counter() - start_s)
+        report = SampleReport([])
+        report.task_hashes = dict(enumerate(hashes, positions.start))
+        report.sample_s = time.perf_counter() - start_s
+        return report
 
     def clear(self) -> None:
         """Nothing is under way."""

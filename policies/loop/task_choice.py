@@ -1,10 +1,10 @@
 """What tasks are chosen by where settings say so: a stage that follows success, and a frontier.
 
-The stages are those of `curriculum.stages`, or the levels of an adaptive environment: success moves
-the run from one to the next. With `curriculum.sampling` "frontier" the tasks are preferred whose
-groups had spread lately, by skill and by task.
+Success moves the run from one of `curriculum.stages` to the next. With `curriculum.sampling`
+"frontier" the tasks are preferred whose groups had spread lately, by skill and by task.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs import Outcome, SettingsError
-from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.policies.loop.curriculum import has_spread
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.environments import EnvPool, open_stages
@@ -94,6 +93,34 @@ def _keys(skills: Sequence[str], task: str | None) -> list[list[str]]:
     return keys + ([[f"task {task}"]] if task is not None else [])
 
 
+class StageProgress:
+    """The present stage: the next one begins once enough of the last `window` episodes succeed."""
+
+    def __init__(self, num_stages: int, window: int, promote_at: float) -> None:
+        self.stage, self._last = 0, num_stages - 1
+        self._promote_at = promote_at
+        self._successes: deque[bool] = deque(maxlen=window)
+
+    def record(self, is_success: bool) -> None:
+        """Records an episode of the present stage."""
+        self._successes.append(is_success)
+        is_full = len(self._successes) == self._successes.maxlen
+        rate = sum(self._successes) / len(self._successes)
+        if is_full and rate >= self._promote_at and self.stage < self._last:
+            self.stage += 1
+            self._successes.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the stage and its window, JSON-able."""
+        return {"level": self.stage, "successes": list(self._successes)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` returned."""
+        self.stage = state["level"]
+        self._successes.clear()
+        self._successes.extend(state["successes"])
+
+
 class TaskChoice:
     """The present stage, which of the next positions are taken, and what both are known by.
 
@@ -108,25 +135,29 @@ class TaskChoice:
         self._seed, self._is_frontier = settings.seed, settings.curriculum.sampling == "frontier"
         self._rates = SpreadRates()
         self._pools: list[EnvPool] = []
-        if self._is_frontier or settings.environment.is_adaptive:
+        if self._is_frontier:
             self._pools = open_stages(settings)
         try:
             check_frontier(settings, self._pools)
-            self._difficulty = self._make_difficulty(settings)
         except SettingsError:
             self.close()
             raise
-        self.num_stages = max(len(settings.curriculum.stages), len(self._pools), 1)
+        curriculum = settings.curriculum
+        self.num_stages = max(len(curriculum.stages), 1)
+        self._progress: StageProgress | None = None
+        if curriculum.stages:
+            limits = curriculum.window, curriculum.promote_at
+            self._progress = StageProgress(self.num_stages, *limits)
 
     @property
-    def has_levels(self) -> bool:
+    def has_stages(self) -> bool:
         """Whether success moves the run from one stage to the next."""
-        return self._difficulty is not None
+        return self._progress is not None
 
     @property
     def stage(self) -> int:
         """The stage of the groups that are chosen now."""
-        return self._difficulty.level if self._difficulty else 0
+        return self._progress.stage if self._progress else 0
 
     def choose(self, take_positions: Callable[[int], range], num_groups: int) -> Sequence[int]:
         """Returns the positions of the next groups; of a frontier some of the next, at random.
@@ -153,39 +184,28 @@ class TaskChoice:
             name = self._name(stage, first.task_id)
             self._rates.record(first.skills, name, has_spread(episodes))
         for episode in episodes:
-            if self._difficulty is not None and stage == self._difficulty.level:
-                self._difficulty.record(episode.outcome is Outcome.SUCCESS)
+            if self._progress is not None and stage == self._progress.stage:
+                self._progress.record(episode.outcome is Outcome.SUCCESS)
 
     def metrics(self) -> dict[str, float]:
         """Returns the stage, where success moves it."""
-        return {"curriculum/stage": float(self.stage)} if self.has_levels else {}
+        return {"curriculum/stage": float(self.stage)} if self.has_stages else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint needs, JSON-able."""
-        difficulty = self._difficulty.state_dict() if self._difficulty else None
-        return {"difficulty": difficulty, "rates": dict(self._rates.sums)}
+        progress = self._progress.state_dict() if self._progress else None
+        return {"difficulty": progress, "rates": dict(self._rates.sums)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned."""
         self._rates.sums = dict(state["rates"])
-        if self._difficulty is not None:
-            self._difficulty.load_state_dict(state["difficulty"])
+        if self._progress is not None:
+            self._progress.load_state_dict(state["difficulty"])
 
     def close(self) -> None:
         """Closes the environments that told of tasks; idempotent."""
         for pool in self._pools:
             pool.close()
-
-    def _make_difficulty(self, settings: Settings) -> AdaptiveDifficulty | None:
-        curriculum, environment = settings.curriculum, settings.environment
-        if curriculum.stages:
-            bounds = 0, len(curriculum.stages) - 1
-            return AdaptiveDifficulty(bounds, curriculum.window, curriculum.promote_at, None)
-        if not environment.is_adaptive:
-            return None
-        rule = environment.kwargs["adaptive"]  # the environment has checked it
-        numbers = {} if rule is True else rule
-        return AdaptiveDifficulty((0, len(self._pools) - 1), **numbers)
 
     def _name(self, stage: int, task_id: str) -> str | None:
         """Returns a task's name in the rates; None where it will not come again."""

@@ -4,7 +4,6 @@ An environment's author may be anyone, so `call_environment` gives whatever it r
 """
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +16,14 @@ from agentpeft.envs import (
     DataError,
     EnvFault,
     SettingsError,
-    Stage,
     Task,
-    Taskset,
     TaskSource,
-    TaskStream,
     TextEnv,
     UnknownTaskError,
 )
 from agentpeft.envs.core.errors import UnknownSettingError, describe_error
 from agentpeft.envs.core.spaces import to_utf8
-from agentpeft.envs.tasks.taskset import SingleSkillSource
+from agentpeft.envs.tasks.task import draw_at
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.settings.environment_kwargs import without_training_rewards
 
@@ -112,52 +108,49 @@ class EnvPool:
         kwargs: dict[str, Any],
         seed: tuple[int, ...],
         close_timeout_s: float = CLOSE_S,
-        source: TaskSource[Task] | None = None,
     ) -> None:
         """Makes the first environment. Raises: SettingsError on bad arguments.
 
         `close_timeout_s`: how long closing may take before the environments are left as they are.
-        `source`: where tasks are drawn from; None is the environment's own task source.
         """
         self._env_id, self._kwargs, self._seed = env_id, kwargs, seed
         self._close_timeout_s = close_timeout_s
         env = make_environment(env_id, kwargs)
         self._free = [env]
-        self._source = source
-        self._tasks: TaskStream[Task] | None = None
+        self._source: TaskSource[Task] | None = None
         if isinstance(env.unwrapped, TextEnv):
-            self._source = source or env.unwrapped.task_source
-            stages = [Stage(env_id, self._source, sys.maxsize)]
-            self._tasks = TaskStream(stages, self._derive_seed())
+            self._source = env.unwrapped.task_source
 
     @property
     def has_tasks(self) -> bool:
         """Whether the environment is a `TextEnv`, which has tasks and an oracle."""
-        return self._tasks is not None
+        return self._source is not None
 
     @property
     def has_finite_tasks(self) -> bool:
         """Whether the tasks are a fixed set, so that the stream comes back to each."""
+        from agentpeft.envs.tasks.taskset import SingleSkillSource, Taskset
+
         return isinstance(self._source, Taskset | SingleSkillSource)
 
     @property
     def num_tasks(self) -> int | None:
         """The number of tasks in a round, in which each comes once; None where there is no end."""
-        return len(self._source) if isinstance(self._source, Taskset) else None
+        return len(self._source) if isinstance(self._source, Sequence) else None
 
     def task_at(self, position: int) -> Task:
         """Returns the task of a position; for an environment without tasks, its seed as one."""
-        if self._tasks is None:
+        if self._source is None:
             seed = self._derive_seed(position)
             return Task(task_id=f"{self._env_id}#{position}", instruction=f"seed {seed}")
-        return self._tasks.task_at(position)
+        return draw_at(self._source, (self._derive_seed(), 0), position)
 
     def begin(self, position: int, task: Task) -> tuple[Env, str]:
         """Returns an environment at the start of its episode, and the prompt.
 
         Raises: as `begin_with`.
         """
-        if self._tasks is None:
+        if self._source is None:
             return self.begin_with(seed=self._derive_seed(position))
         return self.begin_with(task=task)
 
@@ -209,28 +202,11 @@ class EnvPool:
 def open_stages(settings: "Settings") -> list[EnvPool]:
     """Returns the environments and tasks of each stage of training, easiest first.
 
-    There is one stage unless the settings have `curriculum.stages` or an environment with
-    `adaptive` difficulty, whose levels are the stages then. Raises: SettingsError.
+    There is one stage unless the settings have `curriculum.stages`. Raises: SettingsError.
     """
-    environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
-    kwargs: list[dict[str, Any]] = settings.stage_kwargs
-    sources: Sequence[TaskSource[Task] | None] = [None] * len(kwargs)
-    if environment.is_adaptive:
-        from agentpeft.policies.rollout.scripted_play import opened
-
-        with opened(environment.id, environment.kwargs) as env:
-            sources = env.levels
-        if not sources:
-            raise SettingsError(
-                f"environment.kwargs.adaptive: {environment.id!r} has no levels; list its stages "
-                "in curriculum.stages instead"
-            )
-        kwargs *= len(sources)
+    env_id, limit_s = settings.environment.id, settings.env_runners.step_timeout_s
     seed = settings.seed, TRAIN_STREAM
-    return [
-        EnvPool(environment.id, stage_kwargs, seed, limit_s, source)
-        for stage_kwargs, source in zip(kwargs, sources, strict=True)
-    ]
+    return [EnvPool(env_id, kwargs, seed, limit_s) for kwargs in settings.stage_kwargs]
 
 
 def open_held_out(settings: "Settings") -> EnvPool:

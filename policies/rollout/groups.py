@@ -94,6 +94,7 @@ class SampleReport:
         for group in ordered:
             env_s[group.runner] = env_s.get(group.runner, 0.0) + group.env_s
         self.env_s = max(env_s.values(), default=0.0)
+        self.num_stale_groups, self.sample_s = 0, 0.0  # of a batch: `loop.batches` knows them
 
     def metrics(self) -> dict[str, float]:
         """Returns the counts, and the numbers of episodes by outcome."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from agentpeft.envs import Task, TextEnv
 from agentpeft.envs.core.spaces import to_utf8
-from agentpeft.envs.tasks.taskset import content_hash
+from agentpeft.envs.tasks.task import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from agentpeft.envs import Task
-from agentpeft.envs.tasks.taskset import content_hash
+from agentpeft.envs.tasks.task import content_hash
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.episodes import EpisodeBuilder

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, Unpack
@@ -12,10 +13,8 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.checkpointing.checkpoints import write_config
 from agentpeft.policies.settings import config as sections
-from agentpeft.policies.settings.config import Settings, describe_wrong
-from agentpeft.policies.settings.config import with_overrides as apply_overrides
+from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.section import Section
-from agentpeft.policies.settings.toml import read_toml
 
 if TYPE_CHECKING:
     from agentpeft.policies.loop.algorithm import Algorithm
@@ -86,13 +85,15 @@ class AlgorithmConfig:
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         """`values` are nested settings, as a TOML file has them."""
-        self._values: dict[str, Any] = apply_overrides(values or {}, ())
+        self._values: dict[str, Any] = deepcopy(dict(values or {}))
         self._callbacks: type[Callbacks] | None = None
 
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "AlgorithmConfig":
         """Returns a file's settings with `section.name=value` overrides. Raises: SettingsError."""
-        return cls(apply_overrides(read_toml(path), overrides))
+        from agentpeft.policies.settings.toml import read_toml, with_overrides
+
+        return cls(with_overrides(read_toml(path), overrides))
 
     def _set(self, section: str, values: Mapping[str, Any]) -> "AlgorithmConfig":
         return self._update({section: {**self._values.get(section, {}), **values}})
@@ -102,6 +103,8 @@ class AlgorithmConfig:
         try:
             Section.__init__(Settings.__new__(Settings), **values)
         except ValidationError as error:
+            from agentpeft.policies.settings.wrong_settings import describe_wrong
+
             raise SettingsError(describe_wrong(error)) from None
         self._values.update(values)
         return self

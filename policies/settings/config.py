@@ -1,11 +1,10 @@
-"""The settings of a training run: one strict model, from Python, from TOML, or both.
+"""The settings of a training run: one strict model. `settings.toml` reads them from files.
 
 Sections are one level deep, so that every setting has one dotted name (`training.lr`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
-from difflib import get_close_matches
+import json
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import or_
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from agentpeft.envs.core.errors import SettingsError, did_you_mean
+from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.settings.model import LoraSettings, ModelSettings, TinySettings
 from agentpeft.policies.settings.processes import (
@@ -28,7 +27,6 @@ from agentpeft.policies.settings.tasks import (
     EvaluationSettings,
     WarmStartSettings,
 )
-from agentpeft.policies.settings.toml import PRETRAINED, parse_value, read_toml, to_toml_value
 from agentpeft.policies.settings.training import TrainingSettings
 
 __all__ = [
@@ -46,10 +44,8 @@ __all__ = [
     "TinySettings",
     "TrainingSettings",
     "WarmStartSettings",
-    "describe_wrong",
     "setting_names",
-    "unknown_setting",
-    "with_overrides",
+    "to_toml_value",
 ]
 
 
@@ -87,14 +83,12 @@ class OutputSettings(Section):
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
-        has_stages = bool(run.curriculum.stages) or run.environment.is_adaptive
-        if self.checkpoint_interval == "epoch" and (
-            has_stages or run.curriculum.sampling != "uniform"
-        ):
+        curriculum = run.curriculum
+        is_one_set = not curriculum.stages and curriculum.sampling == "uniform"
+        if self.checkpoint_interval == "epoch" and not is_one_set:
             yield (
                 "output.checkpoint_interval 'epoch' needs one set of tasks that is gone through: "
-                "it goes with no curriculum.stages, adaptive difficulty or curriculum.sampling "
-                "'frontier'; give a number"
+                "it goes with no curriculum.stages or curriculum.sampling 'frontier'; give a number"
             )
 
 
@@ -147,6 +141,8 @@ class Settings(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
+            from agentpeft.policies.settings.wrong_settings import describe_wrong
+
             raise SettingsError(describe_wrong(error)) from None
         sections = [section for _, section in self if isinstance(section, Section)]
         for section in [self, *sections]:
@@ -182,12 +178,6 @@ class Settings(Section):
                 "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding "
                 "depends on what else is in a batch"
             )
-        others = [*self.curriculum.stages, *self.warm_start.stages, self.evaluation.env_kwargs]
-        if any(kwargs.get("adaptive") for kwargs in others):
-            yield (
-                "'adaptive' makes tasks follow the outcomes of training: it is for "
-                "environment.kwargs alone, not for env_kwargs or stages"
-            )
 
     @property
     def is_rl(self) -> bool:
@@ -202,14 +192,12 @@ class Settings(Section):
     @property
     def stage_kwargs(self) -> list[dict[str, Any]]:
         """The environment's keyword arguments in each of the curriculum's stages, one at least."""
-        own = self.environment.fixed_kwargs
-        return [{**own, **stage} for stage in self.curriculum.stages or ({},)]
+        return [{**self.environment.kwargs, **stage} for stage in self.curriculum.stages or ({},)]
 
     @property
     def warm_start_kwargs(self) -> list[dict[str, Any]]:
         """The environment's keyword arguments in each of the warm start's stages, one at least."""
-        first = self.environment.fixed_kwargs
-        stages = accumulate(self.warm_start.stages, or_, initial=first)
+        stages = accumulate(self.warm_start.stages, or_, initial=self.environment.kwargs)
         return list(stages)[1:]
 
     @property
@@ -230,7 +218,7 @@ class Settings(Section):
     @property
     def held_out_kwargs(self) -> dict[str, Any]:
         """The environment's keyword arguments in evaluation."""
-        return {**self.environment.fixed_kwargs, **self.evaluation.env_kwargs}
+        return {**self.environment.kwargs, **self.evaluation.env_kwargs}
 
     def with_model(self, **changes: object) -> "Settings":
         """Returns these settings with changes of `model`; a section may be left without effect."""
@@ -252,6 +240,8 @@ class Settings(Section):
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "Settings":
         """Returns a file's settings with `section.name=value` overrides. Raises: SettingsError."""
+        from agentpeft.policies.settings.toml import read_toml, with_overrides
+
         return cls(**with_overrides(read_toml(path), overrides))
 
     def to_toml(self) -> str:
@@ -280,75 +270,11 @@ def setting_names() -> list[str]:
     return names
 
 
-def unknown_setting(name: str) -> SettingsError:
-    """Returns the error for a dotted name that is no setting's, or no longer one."""
-    from agentpeft.policies.settings.retired import OTHER_NAMES, RETIRED
-
-    names, leaf = setting_names(), name.rpartition(".")[2]
-    if name in RETIRED:
-        return SettingsError(f"{name} is no longer a setting: {RETIRED[name]}")
-    if name in SECTIONS:
-        hint = (
-            f": it is a section, of which {name}.{next(iter(SECTIONS[name].model_fields))} is one"
-        )
-    elif leaf in OTHER_NAMES:
-        here = f"{name.rpartition('.')[0]}.{OTHER_NAMES[leaf].rpartition('.')[2]}"
-        hint = f": here it is {here if here in names else OTHER_NAMES[leaf]}"
-    else:
-        same_leaf = [known for known in names if known.rpartition(".")[2] == leaf]
-        sections = () if "." in name else SECTIONS
-        hint = did_you_mean(name, same_leaf or [*names, *sections])
-    return SettingsError(f"unknown setting {name!r}{hint}")
-
-
-def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Returns nested settings with `section.name=value` overrides applied.
-
-    A value is read as TOML, else as a bare word; empty is the default. Where `values` have others
-    for pretrained models and the model is one, those are taken. Raises: SettingsError.
-    """
-    result = deepcopy(dict(values))
-    other = result.pop(PRETRAINED, None)
-    for override in overrides:
-        name, equals, text = override.partition("=")
-        if not equals:
-            raise SettingsError(f"an override is written section.name=value, got {override!r}")
-        *path, leaf = parts = name.strip().split(".")
-        section: Any = result
-        for part in path:
-            if (
-                part == "reward"
-                and isinstance(section, dict)
-                and isinstance(section.get(part), str)
-            ):
-                section[part] = {"preset": section[part]}
-            section = section.setdefault(part, {}) if isinstance(section, dict) else None
-            if isinstance(section, list | tuple) and parts[:2] == ["warm_start", "env_kwargs"]:
-                section = section[0] if section else None  # later stages keep what the first has
-        if ".".join(parts[:2]) not in setting_names() or not isinstance(section, dict):
-            raise unknown_setting(name.strip())
-        section[leaf] = parse_value(text.strip())
-        if not text.strip():
-            del section[leaf]
-    model = result.get("model")
-    name = model.get("name", "tiny") if isinstance(model, dict) else "tiny"
-    if name == "tiny":
-        return result
-    is_word = isinstance(name, str) and "/" not in name
-    if is_word and get_close_matches(name, ["tiny"], cutoff=0.75) and not Path(name).exists():
-        raise SettingsError(f"model.name {name!r} is no folder; did you mean 'tiny'?")
-    return result if other is None else with_overrides(other, overrides)
-
-
-def describe_wrong(error: ValidationError) -> str:
-    """Returns the name of a setting and what is wrong with its value, in one line."""
-    errors = error.errors()
-    same = [other for other in errors if other["loc"][:2] == errors[0]["loc"][:2]]
-    # Of a setting that may be of several types, the one that the value came closest to
-    first = max(same, key=lambda e: (not e["type"].endswith("_type"), len(e["loc"])))
-    path = [str(part) for part in first["loc"]]
-    if first["type"] == "extra_forbidden":
-        return str(unknown_setting(".".join(path)))
-    known = [n for n in setting_names() if path[: n.count(".") + 1] == n.split(".")]
-    reason = first["msg"][0].lower() + first["msg"][1:]
-    return f"{(known or path)[0]}: {reason}, got {first['input']!r:.60}"
+def to_toml_value(value: Any) -> str:
+    """Returns a value's TOML text, in one line."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)} = {to_toml_value(item)}" for key, item in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(to_toml_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

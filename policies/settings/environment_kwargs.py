@@ -3,40 +3,14 @@
 Those rewards only training has: an evaluation always shows the environment's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentpeft.envs.core.errors import SettingsError, did_you_mean, shown
 from agentpeft.envs.core.rewards import RewardConfig
 
 MIXTURE = "AgentPEFT/Mixture-v0"
 SOURCES = "sources"
-_KEYS = ("name", "id", "kwargs", "weight")
-
-
-def mix_tables(tables: Sequence[Any]) -> dict[str, Any]:
-    """Returns the section `environment` that `[[environment]]` tables stand for: their mixture.
-
-    A table is a source with its `name`, `id` and `kwargs`, and may have a `weight`, 1 otherwise.
-    Raises: SettingsError.
-
-    >>> mix_tables([{"name": "a", "id": "A", "weight": 3}, {"name": "b", "id": "B"}])["kwargs"]
-    {'sources': [{'name': 'a', 'id': 'A'}, {'name': 'b', 'id': 'B'}], 'weights': [3, 1]}
-    """
-    kwargs: dict[str, Any] = {SOURCES: []}
-    for number, table in enumerate(tables):
-        if not isinstance(table, Mapping):
-            raise SettingsError(f"environment {number} must be a table, got {shown(table)}")
-        for key in sorted(table.keys() - set(_KEYS)):
-            raise SettingsError(
-                f"[[environment]] table {number} has an unknown key {key!r}"
-                f"{did_you_mean(key, _KEYS)}"
-            )
-        kwargs[SOURCES].append({key: value for key, value in table.items() if key != "weight"})
-    if any("weight" in table for table in tables):
-        kwargs["weights"] = [table.get("weight", 1) for table in tables]
-    return {"id": MIXTURE, "kwargs": kwargs}
 
 
 def drawn_kwargs(kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -62,7 +36,7 @@ def drawn_kwargs(kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-_ARGUMENT, _FIELD = "partial_credit", "turn_reward_fn"
+_FOR_TRAINING = ("partial_credit", "turn_reward_fn")
 
 
 def without_training_rewards(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,27 +44,12 @@ def without_training_rewards(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
     They are `partial_credit`, and `turn_reward_fn` of `reward`, also of a mixture's sources.
     """
-    left = {name: value for name, value in kwargs.items() if name != _ARGUMENT}
-    sources = left.get(SOURCES)
-    if isinstance(sources, list | tuple):
-        left[SOURCES] = type(sources)(_without_own_rewards(source) for source in sources)
-    if "reward" in left:
-        left["reward"] = _without_turn_rewards(left["reward"])
-    return left
+    return {name: _strip(value) for name, value in kwargs.items() if name not in _FOR_TRAINING}
 
 
-def _without_turn_rewards(reward: Any) -> Any:
-    if isinstance(reward, RewardConfig):
-        return replace(reward, turn_reward_fn=None)
-    if not isinstance(reward, Mapping):
-        return reward
-    left = {name: value for name, value in reward.items() if name != _FIELD}
-    if "preset" in left:
-        left["preset"] = _without_turn_rewards(left["preset"])
-    return left
-
-
-def _without_own_rewards(source: Any) -> Any:
-    if not (isinstance(source, Mapping) and isinstance(source.get("kwargs"), Mapping)):
-        return source
-    return {**source, "kwargs": without_training_rewards(source["kwargs"])}
+def _strip(value: Any) -> Any:
+    if isinstance(value, RewardConfig):
+        return replace(value, turn_reward_fn=None)
+    if isinstance(value, list | tuple):
+        return type(value)(map(_strip, value))
+    return without_training_rewards(value) if isinstance(value, Mapping) else value

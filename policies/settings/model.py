@@ -89,15 +89,8 @@ CHAT_SETTINGS = {
     "tool_calls",
 }
 """The settings of `model` that say how it reads and writes, whichever weights it has."""
-_RESERVED = frozenset(
-    {
-        *("messages", "conversation", "conversations", "chat_template", "add_generation_prompt"),
-        "tools",
-        *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
-        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
-    }
-)
-"""What `apply_chat_template` takes for itself, or `ChatFormat` gives it."""
+_RESERVED = {"messages", "conversation", "tools", "tokenize", "add_generation_prompt"}
+"""What `ChatFormat` gives to `apply_chat_template` itself."""
 
 
 class TinySettings(Section):

@@ -27,21 +27,8 @@ class EnvironmentSettings(Section):
     """
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """The environment's keyword arguments. A task file that `data` names and that is missing
-    is made first (DB-bench, OS-interaction, GSM8K). `adaptive` is
-    [the whole run's difficulty](curriculum.md#stages).
+    is made first (DB-bench, OS-interaction, GSM8K).
     """
-
-    @property
-    def is_adaptive(self) -> bool:
-        """Whether the difficulty follows success, by levels of the environment's own."""
-        return bool(self.kwargs.get("adaptive"))
-
-    @property
-    def fixed_kwargs(self) -> dict[str, Any]:
-        """`kwargs` without `adaptive`, by which each copy of an environment would have a level."""
-        if not self.is_adaptive:
-            return self.kwargs
-        return {name: value for name, value in self.kwargs.items() if name != "adaptive"}
 
 
 class CurriculumSettings(Section):
@@ -65,24 +52,15 @@ class CurriculumSettings(Section):
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
-        is_adaptive = run.environment.is_adaptive
-        if not run.is_rl and (is_adaptive or self.changed()):
+        if not run.is_rl and self.changed():
             yield (
-                "the section curriculum and environment.kwargs.adaptive choose tasks by what was "
-                "sampled, and algorithm 'sft' samples nothing: leave them out"
+                "the section curriculum chooses tasks by what was sampled, and algorithm 'sft' "
+                "samples nothing: leave it out"
             )
         if len(self.stages) == 1:
             yield "curriculum.stages must be two or more, got 1: put it into environment.kwargs"
-        if self.stages and is_adaptive:
-            yield (
-                "curriculum.stages and environment.kwargs.adaptive both set the difficulty: leave "
-                "one of them out"
-            )
         if not self.stages and self.changed() & {"promote_at", "window"}:
-            yield (
-                "curriculum.promote_at and window have no effect without "
-                "curriculum.stages (environment.kwargs.adaptive has raise_at, lower_at and window)"
-            )
+            yield ("curriculum.promote_at and window have no effect without curriculum.stages")
         if any("split" in stage for stage in self.stages):
             yield (
                 "curriculum.stages may not change 'split', which keeps the tasks of training and "

@@ -1,17 +1,18 @@
-"""Settings as TOML: files that build on one another, and values as text."""
+"""Settings as TOML: files that build on one another, and overrides of the command line."""
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.core.errors import SettingsError, add_user_folder, shown
-from agentpeft.policies.settings.environment_kwargs import mix_tables
+from agentpeft.envs.core.errors import SettingsError, add_user_folder, did_you_mean, shown
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_HASH
+from agentpeft.policies.settings.config import setting_names, to_toml_value
+from agentpeft.policies.settings.environment_kwargs import MIXTURE, SOURCES
+from agentpeft.policies.settings.wrong_settings import unknown_setting
 
-CONFIG_HASH = "# sha256 of the lines below: "
-"""Begins the file of settings that a run has written."""
 _ENVIRONMENT_KEYWORDS = (
     ("environment", "kwargs"),
     ("warm_start", "env_kwargs"),
@@ -19,6 +20,7 @@ _ENVIRONMENT_KEYWORDS = (
     ("evaluation", "env_kwargs"),
     ("curriculum", "stages"),
 )
+_SOURCE_KEYS = ("name", "id", "kwargs", "weight")
 PRETRAINED = "pretrained"
 """In a file about the built-in model: the table of what another model takes in its place."""
 _OF_BUILT_IN = ("base", "tiny", "warm_start", "env_runners", "training")
@@ -72,6 +74,30 @@ def _over_base(
     if below in (own, *above):
         raise SettingsError(f"{own}: base {base!r} leads back to {below.name}")
     return merge_settings(read_toml(below, presets, (own, *above)), values)
+
+
+def mix_tables(tables: Sequence[Any]) -> dict[str, Any]:
+    """Returns the section `environment` that `[[environment]]` tables stand for: their mixture.
+
+    A table is a source with its `name`, `id` and `kwargs`, and may have a `weight`, 1 otherwise.
+    Raises: SettingsError.
+
+    >>> mix_tables([{"name": "a", "id": "A", "weight": 3}, {"name": "b", "id": "B"}])["kwargs"]
+    {'sources': [{'name': 'a', 'id': 'A'}, {'name': 'b', 'id': 'B'}], 'weights': [3, 1]}
+    """
+    kwargs: dict[str, Any] = {SOURCES: []}
+    for number, table in enumerate(tables):
+        if not isinstance(table, Mapping):
+            raise SettingsError(f"environment {number} must be a table, got {shown(table)}")
+        for key in sorted(table.keys() - set(_SOURCE_KEYS)):
+            raise SettingsError(
+                f"[[environment]] table {number} has an unknown key {key!r}"
+                f"{did_you_mean(key, _SOURCE_KEYS)}"
+            )
+        kwargs[SOURCES].append({key: value for key, value in table.items() if key != "weight"})
+    if any("weight" in table for table in tables):
+        kwargs["weights"] = [table.get("weight", 1) for table in tables]
+    return {"id": MIXTURE, "kwargs": kwargs}
 
 
 def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,19 +167,48 @@ def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return below
 
 
+def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Returns nested settings with `section.name=value` overrides applied.
+
+    A value is read as TOML, else as a bare word; empty is the default. Where `values` have others
+    for pretrained models and the model is one, those are taken. Raises: SettingsError.
+    """
+    result = deepcopy(dict(values))
+    other = result.pop(PRETRAINED, None)
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals:
+            raise SettingsError(f"an override is written section.name=value, got {override!r}")
+        *path, leaf = parts = name.strip().split(".")
+        section: Any = result
+        for part in path:
+            if (
+                part == "reward"
+                and isinstance(section, dict)
+                and isinstance(section.get(part), str)
+            ):
+                section[part] = {"preset": section[part]}
+            section = section.setdefault(part, {}) if isinstance(section, dict) else None
+            if isinstance(section, list | tuple) and parts[:2] == ["warm_start", "env_kwargs"]:
+                section = section[0] if section else None  # later stages keep what the first has
+        if ".".join(parts[:2]) not in setting_names() or not isinstance(section, dict):
+            raise unknown_setting(name.strip())
+        section[leaf] = parse_value(text.strip())
+        if not text.strip():
+            del section[leaf]
+    model = result.get("model")
+    name = model.get("name", "tiny") if isinstance(model, dict) else "tiny"
+    if name == "tiny":
+        return result
+    is_word = isinstance(name, str) and "/" not in name
+    if is_word and get_close_matches(name, ["tiny"], cutoff=0.75) and not Path(name).exists():
+        raise SettingsError(f"model.name {name!r} is no folder; did you mean 'tiny'?")
+    return result if other is None else with_overrides(other, overrides)
+
+
 def parse_value(text: str) -> Any:
     """Returns what TOML makes of a value's text; what is no TOML is a bare word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def to_toml_value(value: Any) -> str:
-    """Returns a value's TOML text, in one line."""
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(key)} = {to_toml_value(item)}" for key, item in value.items())
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(to_toml_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

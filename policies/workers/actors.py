@@ -39,10 +39,7 @@ class Actor(ABC):
 
     @classmethod
     def start_all(cls, spec: "ActorSpec", settings: Settings) -> "Actors":
-        """Starts actors: with `num_env_runners` 0 a single one, an object in this process.
-
-        A subclass may run them in another way. Raises: PlacementError, and what making one raises.
-        """
+        """Starts actors: with `num_env_runners` 0 a single one, an object in this process."""
         if settings.env_runners.num_env_runners == 0:
             return Actors(spec, settings)
         from agentpeft.policies.workers.ray_actors import RayActors
@@ -108,10 +105,9 @@ class Actors:
         num_returns: int = 1,
         is_beside: bool = False,  # noqa: ARG002
     ) -> Ref:
-        """Calls a method and returns a reference to its result.
+        """Calls a method and returns a reference to its result, or to each of `num_returns`.
 
-        If the method returns `num_returns` > 1 items, there is a list with a reference to each. A
-        call waits for the actor's earlier calls to end, unless `is_beside`. In this process it
+        A call waits for the actor's earlier calls to end, unless `is_beside`. In this process it
         returns the result, or the failure that `fetch` raises, and raises all other errors.
         """
         try:
@@ -133,10 +129,9 @@ class Actors:
         return list(refs)
 
     def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:  # noqa: ARG002
-        """Waits until a result is there, or an error in its place; returns the places of all such.
+        """Returns the places of results that are there, or errors; waits for one, `timeout_s` long.
 
-        While it waits, actors that answer no ping are ended, so that what they owe is an error.
-        After `timeout_s` there may be none. Raises: RayHangsError, TrainingError.
+        An actor that answers no ping is ended, so that what it owes is an error.
         """
         return list(range(len(refs)))
 
@@ -161,10 +156,9 @@ class Actors:
 
 
 def resolve(refs: Sequence[Ref]) -> list[Any]:
-    """Returns the objects that references refer to; an actor's method calls it.
+    """Returns the objects that references refer to, in an actor's method.
 
-    Inline they are the objects, and `ray.get` must not be called: it would start Ray. Where Ray
-    was never imported, no reference is Ray's.
+    In one process they are the objects, and `ray.get` would start Ray.
     """
     ray = sys.modules.get("ray")
     is_remote = ray is not None and any(isinstance(ref, ray.ObjectRef) for ref in refs)

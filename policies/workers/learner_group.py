@@ -4,13 +4,11 @@ import io
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, TypeVarTuple
 
 import torch
 
-from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
 from agentpeft.policies.errors import CheckpointError, PayloadLostError
@@ -30,7 +28,6 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 ADAPTER, STATE = "adapter", "learner.pt"
 """In a checkpoint: the folder of the adapter, and the file of the rest of the learner's state."""
-_ZIP = b"PK\3\4"
 Wait: TypeAlias = Callable[[Actors, Sequence[Ref]], None]
 
 
@@ -122,36 +119,16 @@ class LearnerActor(Actor):
                 raise CheckpointError(str(error).replace(folder, gettempdir())) from error
             paths = [path for path in Path(folder).rglob("*") if path.is_file()]
             files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-        return _rename_base(files, {place: path for path, place in self.places.items()})
-
-    def restore(self, files: Mapping[str, bytes]) -> None:
-        """Resumes from what `to_files` returned. Raises: CheckpointError, SettingsError."""
-        try:
-            if not files[STATE].startswith(_ZIP):  # torch would take it for a pickle
-                raise UnpicklingError("it is no file of torch")
-            state = torch.load(io.BytesIO(files[STATE]), weights_only=True)
-        except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
-            raise CheckpointError(f"the learner's state cannot be read: {error}") from None
-        with TemporaryDirectory() as folder:
-            for name, content in _rename_base(files, self.places).items():
-                if name.startswith(f"{ADAPTER}/"):
-                    path = Path(folder) / Path(name).relative_to(ADAPTER)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(content)
-            try:
-                self.learner.policy.load(folder)
-            except (CheckpointError, SettingsError) as error:  # by then this folder is gone
-                text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
-                raise type(error)(text) from error
-        self.learner.load_state_dict(state)
+        return rename_base(files, {place: path for path, place in self.places.items()})
 
 
-def _rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> Mapping[str, bytes]:
+def rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> Mapping[str, bytes]:
+    """Returns an adapter's files with the base's folder as it is named elsewhere."""
     if not names:  # all files are where the driver has them
         return files
-    from agentpeft.policies.delivery.adapter_files import rename_base
+    from agentpeft.policies.delivery import adapter_files
 
-    return rename_base(files, names)
+    return adapter_files.rename_base(files, names)
 
 
 class LearnerGroup:
@@ -163,10 +140,7 @@ class LearnerGroup:
         kind: type[LearnerActor] = LearnerActor,
         wait: Wait | None = None,
     ) -> None:
-        """`wait` is called before a result is fetched; None: nothing else happens meanwhile.
-
-        Raises: PlacementError, and what loading the model raises.
-        """
+        """`wait` is called before a result is fetched. Raises: PlacementError, SettingsError."""
         own = settings.learners
         self._is_sharded, self._wait = own.shard_base, wait
         self._store: TCPStore | None = None  # nccl asks it at the first update

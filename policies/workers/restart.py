@@ -23,7 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class RunnerRestarts:
-    """Replaces a group's runners that fail, and lets them leave and join with their machines."""
+    """Replaces a group's runners that fail, and lets them leave and join with their machines.
+
+    A new runner gets the present adapter. The run ends if engines fail twice over the same group,
+    if the new runner fails its delivery, or after `fault_tolerance.max_num_restarts`.
+    """
 
     def __init__(self, group: "EnvRunnerGroup") -> None:
         self._group = group

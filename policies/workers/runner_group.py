@@ -61,10 +61,8 @@ class EnvRunnerActor(Actor):
     def collect(self, max_groups: int, until_room: bool) -> list[Any]:
         """Waits for groups that are finished; see `EnvRunner.collect`.
 
-        Returns the count of ended episodes and the groups without episodes, then the episodes of
-        each: `max_groups`, the last ones None where fewer are finished. So each is an object of its
-        own for Ray, and the driver fetches the reports alone. Raises: EngineError, and what a
-        broken environment raises.
+        Returns the count of ended episodes and the groups without episodes, which the driver
+        fetches, then the episodes of `max_groups`, None where fewer are finished.
         """
         num_ended, played = self._runner.collect(max_groups, until_room)
         alone = [replace(group, group=None) for group in played]
@@ -83,13 +81,9 @@ class EnvRunnerActor(Actor):
 class EnvRunnerGroup:
     """The env runners. Each takes the next groups from one queue when it has room for them.
 
-    A runner that dies, whose engine fails, or that cannot prove what it serves is replaced and
-    given the present adapter; the groups that it had go back to the head of the queue. The run ends
-    if engines fail twice over the same group, if the new runner fails its delivery, or after
-    `fault_tolerance.max_num_restarts`. If there is no room for a new runner, as its node
-    is gone, the others go on. Samples follow from seed and position, so they are what they would
-    have been, whoever plays them (with `max_adapter_lag` 0, unless an episode is too slow; to the
-    bit if the settings are `deterministic`, else but for rounding).
+    A runner that dies, whose engine fails, or that cannot prove what it serves is replaced
+    (`restart`); its groups go back to the head of the queue. Samples follow from seed and position,
+    whoever plays them.
 
     Single-threaded: `play` waits for a runner's results and gives groups to runners with room. Call
     it repeatedly while waiting for something else, so that runners stay busy. Whatever waits
@@ -188,8 +182,7 @@ class EnvRunnerGroup:
     def deliver(self, shipment: Shipment) -> list[dict[str, float]]:
         """Has all runners serve an adapter, and returns what proves it, each runner's metrics.
 
-        Where groups are in play, it assigns further ones until all runners have answered. One that
-        does not prove what it serves is replaced.
+        Where groups are in play, it assigns further ones until all runners have answered.
         """
         self.shipment, self.proofs = shipment, {}
         places = self.actors.find_places()

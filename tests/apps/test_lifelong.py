@@ -27,7 +27,8 @@ from agentpeft.launch.evaluating.adapter_bank import read_bank
 from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.launch.run.run_folder import find_adapter, lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
-from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
+from agentpeft.policies.checkpointing.checkpoints import write_config
+from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.open_adapters import merge_adapter, open_adapter

@@ -17,7 +17,6 @@ DESCRIPTION = {
     "max_turns": 3,
     "max_action_chars": 100,
     "max_observation_chars": 100,
-    "num_levels": 0,
     "tasks_name": None,
 }
 TASK = {"task_id": "a", "instruction": "Do it.", "skills": [], "content": "00"}

@@ -21,7 +21,8 @@ from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.models.base_files import find_served_base
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 pytestmark = pytest.mark.slow
 

@@ -246,12 +246,6 @@ def test_the_same_rng_state_draws_the_same_task():
     assert DBBenchGenerator().draw(np.random.default_rng(9)) != first
 
 
-def test_a_curriculum_goes_from_one_skill_to_several():
-    stream = DBBenchGenerator.curriculum(0, tasks_per_stage=5, max_skills=3)
-    wanted = [len(task.task_id.split("/")[0].split("+")) for task in stream]
-    assert wanted == [1] * 5 + [2] * 5 + [3] * 5
-
-
 def test_no_task_depends_on_the_order_of_the_rows(database):
     for task in Taskset.generate(DBBenchGenerator(["limit_only"]), 20, seed=10):
         table = task.tables[0]

@@ -161,13 +161,6 @@ def test_invented_words_are_of_their_split_too():
     assert not train & test
 
 
-def test_a_curriculum_rises_in_skills():
-    stream = OSGenerator.curriculum(0, tasks_per_stage=3, max_skills=3)
-    assert [len(task.task_id.split("/")[0].split("+")) for task in stream] == [1] * 3 + [2] * 3 + [
-        3
-    ] * 3
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

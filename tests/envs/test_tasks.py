@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from toy_env import EchoSource, EchoTask
 
 from agentpeft.envs import DataError, SettingsError, Task, Taskset, UnknownTaskError
-from agentpeft.envs.tasks.taskset import content_hash
+from agentpeft.envs.tasks.task import content_hash
 
 
 def make_tasks(num_tasks):

@@ -1,7 +1,8 @@
 """What the doctor's tests share."""
 
 from agentpeft.launch.checking.machine_checks import Machine
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 GPU = ("learners.num_gpus_per_learner=1",)
 

@@ -14,7 +14,7 @@ from agentpeft.launch import evaluate, merge
 from agentpeft.launch.evaluating.adapter_bank import read_bank
 from agentpeft.launch.evaluating.merging import base_settings
 from agentpeft.launch.run.run_folder import find_adapter
-from agentpeft.policies.checkpointing.checkpoints import read_config
+from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.models.load import load_base
 
 pytestmark = pytest.mark.slow

@@ -8,11 +8,8 @@ import pytest
 from tiny_run import TINY
 
 from agentpeft.launch.train import main
-from agentpeft.policies.checkpointing.checkpoints import (
-    list_checkpoints,
-    read_checkpoint,
-    write_checkpoint,
-)
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints, write_checkpoint
+from agentpeft.policies.checkpointing.reading import read_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ import pytest
 from process_parts import children_of, seconds_until_gone
 from tiny_run import TINY
 
-from agentpeft.policies.checkpointing.checkpoints import list_checkpoints, read_checkpoint
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
+from agentpeft.policies.checkpointing.reading import read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

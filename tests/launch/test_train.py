@@ -427,7 +427,7 @@ def test_settings_may_change_on_resume_and_are_kept(config, tmp_path, caplog, ca
     assert "--resume may not change 'training.group_size'" in capsys.readouterr().err
     for word, answer in (
         ("evaluation.intervall=5", "did you mean 'evaluation.interval'"),
-        ("training.kl_placement=reward", "training.kl_placement is no longer a setting"),
+        ("training.kl_placement=reward", "unknown setting 'training.kl_placement'"),
     ):
         assert main(["--resume", str(run_dir), word]) == 2
         assert answer in capsys.readouterr().err

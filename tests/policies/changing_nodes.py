@@ -12,7 +12,8 @@ from ray.cluster_utils import Cluster
 from small_model import TWO_RUNNERS
 
 from agentpeft.policies.loop.algorithm import Algorithm
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 ONE_EACH = ("num_cpus_per_process=0.9",)

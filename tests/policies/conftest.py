@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from agentpeft.policies.loop.algorithm import Algorithm
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 
 @pytest.fixture

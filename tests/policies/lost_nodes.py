@@ -15,7 +15,8 @@ from small_model import TWO_RUNNERS
 from agentpeft.policies.errors import PlacementError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 

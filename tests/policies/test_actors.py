@@ -20,7 +20,8 @@ from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
 from agentpeft.policies.messages import AdapterAck
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 

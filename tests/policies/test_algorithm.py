@@ -9,7 +9,8 @@ from small_model import ONE_PROCESS
 from word_env import WordEnv
 
 from agentpeft.launch.reporting.run_data import read_sessions
-from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint, list_checkpoints
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
+from agentpeft.policies.checkpointing.reading import latest_checkpoint
 from agentpeft.policies.errors import CheckpointError, TrainingError
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerActor

@@ -21,10 +21,12 @@ from transformers import AutoModelForCausalLM
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.learning.algorithms import ALGORITHMS
+from agentpeft.policies.loop.resuming import restore_learner
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
-from agentpeft.policies.settings.config import LoraSettings, Settings, with_overrides
+from agentpeft.policies.settings.config import LoraSettings, Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
@@ -267,4 +269,4 @@ def test_a_tokenizer_of_several_chat_templates_is_saved_and_restored():
     tokenizer.chat_template = {"default": tokenizer.chat_template, "tool_use": "{{ messages }}"}
     files = actor.to_files()
     assert any(name.startswith("adapter/additional_chat_templates/") for name in files)
-    actor.restore(files)
+    restore_learner(actor, files)

@@ -8,19 +8,21 @@ import pytest
 from agentpeft.envs import SettingsError
 from agentpeft.policies.checkpointing.checkpoints import (
     checkpoint_path,
-    latest_checkpoint,
     list_checkpoints,
     prune_checkpoints,
-    read_checkpoint,
-    read_config,
-    read_state,
-    set_aside_newer,
-    settings_of,
     write_checkpoint,
     write_config,
 )
-from agentpeft.policies.checkpointing.run_logs import append_episodes, check_logs, seal_logs
+from agentpeft.policies.checkpointing.reading import (
+    latest_checkpoint,
+    read_checkpoint,
+    read_config,
+    read_state,
+    settings_of,
+)
+from agentpeft.policies.checkpointing.run_logs import append_episodes, seal_logs
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.loop.resuming import check_logs, set_aside_newer
 from agentpeft.policies.settings.config import Settings
 
 
@@ -35,7 +37,8 @@ def files_of_at_most(num_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-STATE = {"position": 0, "num_episodes": 0, "settings": {}, "logs": {}, "log_sha256": {}}
+COUNTS = {"position": 0, "num_episodes": 0, "curriculum": {}}
+STATE = {**COUNTS, "settings": {}, "logs": {}, "log_sha256": {}}
 
 
 def save(folder, iteration, size=0):
@@ -90,7 +93,7 @@ def test_what_is_no_checkpoint_is_said(tmp_path):
         read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=r"algorithm\.json cannot be read"):
         read_state({})
-    with pytest.raises(CheckpointError, match="lacks log_sha256, logs"):
+    with pytest.raises(CheckpointError, match="lacks curriculum, log_sha256, logs"):
         read_state(
             {"algorithm.json": b'{"iteration":1,"position":1,"num_episodes":1,"settings":{}}'}
         )

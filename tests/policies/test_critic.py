@@ -16,6 +16,7 @@ from learner_parts import (
 from safetensors.numpy import load_file
 
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.loop.resuming import restore_learner
 from agentpeft.policies.messages import Trajectory
 
 every_kind = pytest.mark.parametrize("kind", ["shared", "separate"])
@@ -183,7 +184,7 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit(kind):
     terms = {"algorithm": "ppo", "critic": kind, "num_minibatches": 2, "kl_coeff": 0.1}
     learner, resumed = make_learner(**terms), make_learner(**terms)
     learner.update(random_groups())
-    act(resumed).restore(act(learner).to_files())
+    restore_learner(act(resumed), act(learner).to_files())
     metrics = [one.update(random_groups(seed=1)) for one in (learner, resumed)]
     assert metrics[0] == metrics[1]
     assert flat_weights(learner).tobytes() == flat_weights(resumed).tobytes()
@@ -195,7 +196,7 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit(kind):
 def test_a_checkpoint_of_another_critic_is_refused(other):
     files = act(make_learner(algorithm="ppo", critic="shared")).to_files()
     with pytest.raises(CheckpointError, match=r"training\.critic"):
-        act(make_learner(algorithm="ppo", critic=other)).restore(files)
+        restore_learner(act(make_learner(algorithm="ppo", critic=other)), files)
 
 
 @every_kind

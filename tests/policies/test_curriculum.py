@@ -16,17 +16,14 @@ from agentpeft.policies.loop.curriculum import Curriculum, count_spread, has_spr
 from agentpeft.policies.loop.task_choice import SpreadRates
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.environments import open_stages
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 TINY = (*TWO_RUNNERS, "env_runners.num_env_runners=0")
 STAGES = (
     "curriculum.stages=[{num_digits=1},{num_digits=2},{num_digits=3}]",
     "curriculum.promote_at=0",
     "curriculum.window=24",
-)
-ADAPTIVE = (
-    "environment.kwargs.num_digits=[1,3]",
-    "environment.kwargs.adaptive={raise_at=0.1,lower_at=0.0,window=6}",
 )
 FRONTIER = (
     "curriculum.sampling=frontier",
@@ -41,7 +38,6 @@ RESAMPLED = (
 """One token to say, so that two episodes often earn the same."""
 CURRICULA = {
     "stages": STAGES,
-    "adaptive": ADAPTIVE,
     "frontier": FRONTIER,
     "resampled": RESAMPLED,
     "all": (*STAGES, *FRONTIER[::2], *RESAMPLED),
@@ -187,25 +183,6 @@ def test_each_stage_has_its_own_tasks_and_environments():
     few = "curriculum.stages=[{max_turns=1},{max_turns=3}]"
     prompts = [stage.begin(0, stage.task_at(0))[1] for stage in open_stages(make_settings(few))]
     assert ["1 try" in prompts[0], "3 tries" in prompts[1]] == [True, True]
-
-
-def test_an_adaptive_environment_s_levels_are_the_stages():
-    """They keep the width of all levels, and its own rule is off: all copies pay alike."""
-    plain = ("environment.kwargs.format=reversed", "environment.kwargs.reward=")
-    stages = open_stages(make_settings(*ADAPTIVE, *plain))
-    tasks = [stage.task_at(0) for stage in stages]
-    assert [(task.num_digits, task.width) for task in tasks] == [(1, 3), (2, 3), (3, 3)]
-    for stage, task in zip(stages, tasks, strict=True):
-        for _ in range(10):
-            env, _ = stage.begin(0, task)
-            assert env.step(task.answer)[1] == 1.0
-            stage.give_back(env)
-
-
-def test_adaptive_needs_an_environment_with_levels():
-    word = ("environment.id=Tests/Word-v0", "environment.kwargs={adaptive=true}")
-    with pytest.raises(SettingsError, match="adaptive"):
-        open_stages(make_settings(*word))
 
 
 def test_training_goes_through_the_stages(build):
@@ -397,7 +374,7 @@ def check_resuming(build, *settings):
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(build, name):
     rows = check_resuming(build, *CURRICULA[name])
-    if "curriculum/stage" in rows[0] and name != "adaptive":
+    if "curriculum/stage" in rows[0]:
         assert len({row["curriculum/stage"] for row in rows}) > 1
     if "resampled" in name:
         assert sum(row["sample/num_resampled_groups"] for row in rows) > 0
@@ -461,12 +438,6 @@ def test_rounds_under_way_are_in_the_state_and_are_played_first(make):
     assert resumed.next_groups(4)[0].stage == 1
 
 
-def test_a_checkpoint_of_before_there_were_curricula_has_a_position(make):
-    curriculum = make()
-    curriculum.load_state_dict(40, None)
-    assert positions(curriculum.next_groups(4)) == [40, 41, 42, 43]
-
-
 def test_the_state_of_an_ordinary_run_is_small(make):
     assert make().state_dict() == {"rounds": [], "difficulty": None, "rates": {}}
 
@@ -478,12 +449,9 @@ def test_the_state_of_an_ordinary_run_is_small(make):
     ("overrides", "message"),
     [
         ("curriculum.stages=[{num_digits=1}]", "must be two or more, got 1"),
-        (f"{STAGES[0]} environment.kwargs.adaptive=true", "both set the difficulty"),
         ("curriculum.promote_at=0.5", "no effect without curriculum.stages"),
         ("curriculum.window=5", "no effect without curriculum.stages"),
         ("curriculum.stages=[{split='train'},{}]", "may not change 'split'"),
-        ("curriculum.stages=[{adaptive=true},{}]", "is for environment.kwargs alone"),
-        ("evaluation.env_kwargs.adaptive=true", "is for environment.kwargs alone"),
         (
             "curriculum.stages=[{data='a'},{}] evaluation.num_tasks=3 evaluation.env_kwargs.data=a",
             "would play the training file 'a'",
@@ -491,10 +459,6 @@ def test_the_state_of_an_ordinary_run_is_small(make):
         ("curriculum.sampling=frontier training.group_size=1", "group_size must be >= 2, got 1"),
         (
             "curriculum.sampling=frontier training.algorithm=sft training.group_size=",
-            "algorithm 'sft' samples nothing",
-        ),
-        (
-            "environment.kwargs.adaptive=true training.algorithm=sft training.group_size=",
             "algorithm 'sft' samples nothing",
         ),
     ],
@@ -511,4 +475,3 @@ def test_a_checkpoint_of_other_stages_is_refused(make):
         with pytest.raises(CheckpointError, match="other curriculum"):
             one.check_fits(other.state_dict())
         one.check_fits(one.state_dict())
-        one.check_fits(None)

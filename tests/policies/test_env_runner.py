@@ -20,8 +20,9 @@ from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.play import reward_for
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.environment_kwargs import without_training_rewards
+from agentpeft.policies.settings.toml import with_overrides
 
 TINY = (
     *SMALL,

@@ -9,13 +9,15 @@ from small_model import SMALL
 
 from agentpeft.envs import Task
 from agentpeft.envs.gsm8k.word_problems import WordProblems
-from agentpeft.envs.tasks.taskset import content_hash
-from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
+from agentpeft.envs.tasks.task import content_hash
+from agentpeft.policies.checkpointing.checkpoints import write_checkpoint
+from agentpeft.policies.checkpointing.reading import read_checkpoint
 from agentpeft.policies.checkpointing.run_checkpoints import SEEN_FILE
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.rollout.environments import EnvPool
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 TINY = (
     *SMALL,

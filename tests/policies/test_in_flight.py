@@ -32,7 +32,8 @@ from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.turn_sampler import join_parts
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 IN_FLIGHT = ("max_adapter_lag=1", "in_flight_updates=true")
 TURN = 120

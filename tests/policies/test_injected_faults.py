@@ -16,7 +16,8 @@ from agentpeft.policies.engines.transformers.engine import TransformersEngine
 from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 

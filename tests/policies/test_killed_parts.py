@@ -18,7 +18,8 @@ from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.errors import TrainingError, WorkerLostError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.actors import Actor, ActorSpec
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup

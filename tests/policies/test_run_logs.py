@@ -7,14 +7,9 @@ from shutil import rmtree
 import pytest
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.checkpointing.run_logs import (
-    append_episodes,
-    check_logs,
-    cut_logs,
-    measure_logs,
-    seal_logs,
-)
+from agentpeft.policies.checkpointing.run_logs import append_episodes, measure_logs, seal_logs
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.loop.resuming import check_logs, cut_logs
 from agentpeft.policies.messages import EpisodeRecord
 
 

@@ -26,7 +26,8 @@ from trial_learners import (
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.passes.sharded_base import ShardedBase
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 
 pytestmark = [

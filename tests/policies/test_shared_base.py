@@ -14,7 +14,8 @@ from agentpeft.policies.learning.options import teacher
 from agentpeft.policies.models.load import load_base, load_served_base
 from agentpeft.policies.models.lora.open_adapters import open_adapter
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor
 
 IDS = torch.arange(4, 40)[None]

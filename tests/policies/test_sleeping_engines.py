@@ -14,7 +14,8 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.engines.transformers.engine import TransformersEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import GenerationRequest
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 SLEEPY = "env_runners.sleep_while_learning=true"
 SHARED = ("env_runners.engine=vllm", "env_runners.shared_engines=an.app:sweep")

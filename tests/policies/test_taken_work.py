@@ -22,7 +22,8 @@ from agentpeft.policies.errors import EngineError, TrainingError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.loop.callbacks import Callbacks
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 

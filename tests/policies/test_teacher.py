@@ -20,7 +20,8 @@ from agentpeft.policies.learning.options.teacher import add_teaching
 from agentpeft.policies.learning.samples import Scores, estimate_by_episode, list_samples
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 TINY = (*SMALL, "env_runners.max_new_tokens=8", "lora.rank=4", "training.lr=1e-2")
 

@@ -26,12 +26,8 @@ from agentpeft.policies.rollout.environments import open_stages
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.scripted_play import play_actions
 from agentpeft.policies.rollout.tool_chat import ToolChat
-from agentpeft.policies.settings.config import (
-    EnvironmentSettings,
-    ModelSettings,
-    Settings,
-    with_overrides,
-)
+from agentpeft.policies.settings.config import EnvironmentSettings, ModelSettings, Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 CALLS = """
 [model]

@@ -15,9 +15,11 @@ from small_model import SMALL
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.loop.imitation import receive_oracle, take_warm_start_step
+from agentpeft.policies.loop.resuming import restore_learner
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor
 
 for module in (learner_parts, sys.modules[__name__]):  # workers cannot import them
@@ -86,7 +88,7 @@ def warm_start(peers, overrides=()):
 def resume(peers, batches, overrides=()):
     first, second = make_anew(peers, overrides), make_anew(peers, overrides)
     first.update(batches[0])
-    act(second).restore(peers.of_first(act(first).to_files))
+    restore_learner(act(second), peers.of_first(act(first).to_files))
     return second.update(batches[1]), flat_weights(second).tobytes()
 
 

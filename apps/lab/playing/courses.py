@@ -21,12 +21,8 @@ from agentpeft.apps.lab.playing.recorded import RecordedEpisode
 from agentpeft.apps.lab.playing.typed_agent import TypedAgent
 from agentpeft.apps.lab.run_view import clean, say_text
 from agentpeft.envs import Outcome, SettingsError, TextEnv
-from agentpeft.policies.checkpointing.checkpoints import (
-    latest_checkpoint,
-    read_best,
-    read_checkpoint,
-    read_state,
-)
+from agentpeft.policies.checkpointing.checkpoints import read_best
+from agentpeft.policies.checkpointing.reading import latest_checkpoint, read_checkpoint, read_state
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.scripted_play import (
     ScriptedAgent,

@@ -15,8 +15,8 @@ from rich.text import Text
 from agentpeft.apps.lab.run_view import clean, find_question
 from agentpeft.envs import Outcome, SettingsError, Task
 from agentpeft.launch.reporting.run_data import Row, read_sessions, to_record
-from agentpeft.policies.checkpointing.checkpoints import (
-    checkpoint_path,
+from agentpeft.policies.checkpointing.checkpoints import checkpoint_path
+from agentpeft.policies.checkpointing.reading import (
     read_checkpoint,
     read_config,
     read_state,

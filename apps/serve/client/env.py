@@ -22,9 +22,7 @@ from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.core.vector import TextVectorEnv
 from agentpeft.envs.registration import get_env_name
-from agentpeft.envs.tasks.taskset import Task, TaskSource
-
-_MAX_LEVELS = 1000
+from agentpeft.envs.tasks.task import Task, TaskSource
 
 
 class RemoteEnv(TextEnv[Task]):
@@ -95,9 +93,6 @@ class RemoteEnv(TextEnv[Task]):
         with ExitStack() as on_error:
             on_error.callback(connection.close)
             has_taskset = self._description.get("tasks_name") is not None
-            self._num_levels = read_field(self._description, "num_levels", int)
-            if not 0 <= self._num_levels <= _MAX_LEVELS:
-                raise EnvFault(f"the server answered with {shown(self._num_levels)} levels")
             source: TaskSource[Task] = RemoteTasks(self._ask)
             if has_taskset:
                 name = read_field(self._description, "tasks_name", str)
@@ -110,11 +105,6 @@ class RemoteEnv(TextEnv[Task]):
         """Returns all but the session. Raises: ClosedEnvironmentError."""
         left_out = {"_connection": None, "_playing": None, "_links": None}
         return {**super().__getstate__(), **left_out}
-
-    @property
-    def levels(self) -> Sequence[TaskSource[Task]]:
-        """The tasks of each level, if the difficulty adapts on the server."""
-        return [RemoteTasks(self._ask, level) for level in range(self._num_levels)]
 
     def oracle_actions(self, task: Task) -> Sequence[str]:
         """Returns how a perfect agent acts. Raises: SettingsError where the server does not say."""

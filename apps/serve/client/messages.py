@@ -9,7 +9,7 @@ from agentpeft.envs.core.errors import EnvFault, SettingsError, is_number, shown
 
 T = TypeVar("T")
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Grows where an older client or server would misunderstand the other."""
 
 

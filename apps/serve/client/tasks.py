@@ -13,7 +13,8 @@ from agentpeft.apps.serve.client.messages import (
     write_random_state,
 )
 from agentpeft.envs.core.errors import EnvFault, SettingsError, shown
-from agentpeft.envs.tasks.taskset import Task, Taskset, content_hash
+from agentpeft.envs.tasks.task import Task, content_hash
+from agentpeft.envs.tasks.taskset import Taskset
 
 Ask = Callable[..., dict[str, Any]]
 """Puts a question to the server, by its name and its arguments, and returns the answer."""
@@ -41,13 +42,12 @@ class RemoteTask(Task):
 class RemoteTasks:
     """The endless tasks of a server's generator: a state draws the same task as there."""
 
-    def __init__(self, ask: Ask, level: int | None = None) -> None:
-        """`level` is one of an environment whose difficulty adapts; None is the present one."""
-        self._ask, self._level = ask, level
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
 
     def draw(self, rng: np.random.Generator) -> RemoteTask:
         """Returns the task that the server's own source draws with `rng`. Raises: EnvFault."""
-        answer = self._ask("draw", random_state=write_random_state(rng), level=self._level)
+        answer = self._ask("draw", random_state=write_random_state(rng))
         try:
             state = read_random_state(read_field(answer, "random_state", dict))
         except SettingsError as error:

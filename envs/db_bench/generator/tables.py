@@ -16,8 +16,8 @@ from typing import Any, Literal
 from agentpeft.envs.db_bench.backends.protocol import Column, Table, Value
 from agentpeft.envs.tasks.phrases import invent_word, read_toml
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions
+from agentpeft.envs.tasks.task import Split, compute_split
 from agentpeft.envs.tasks.task_random import TaskRandom
-from agentpeft.envs.tasks.taskset import Split, compute_split
 
 Kind = Literal["name", "category", "int", "decimal", "float", "date"]
 StoredRow = tuple[str | float, ...]

@@ -18,7 +18,7 @@ from agentpeft.envs.os_interaction.grading.state import (
 )
 from agentpeft.envs.tasks.phrases import Speaker, invent_word, read_toml
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError
-from agentpeft.envs.tasks.taskset import compute_split
+from agentpeft.envs.tasks.task import compute_split
 
 PHRASES: dict[str, list[str]] = read_toml(__file__, "data/phrases.toml")
 _POOLS: dict[str, list[str]] = read_toml(__file__, "data/words.toml")

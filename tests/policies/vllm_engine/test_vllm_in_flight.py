@@ -11,7 +11,8 @@ from vllm_parts import full_logprobs, make_adapter, request_of
 
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.messages import StopReason
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import with_overrides
 
 pytestmark = pytest.mark.slow
 ADAPTERS = {number: make_adapter(number) for number in (1, 2, 3)}
