@@ -37,7 +37,7 @@ from agentpeft.envs.registration import find_spec
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.toml import parse_value
+from agentpeft.policies.settings.environment_kwargs import parse_value
 
 _limit = partial(Option, rich_help_panel="Limits")
 _secret = partial(Option, rich_help_panel="Who may come in")

@@ -36,7 +36,7 @@ from agentpeft.launch.run.run_folder import (
     shown,
 )
 from agentpeft.policies.settings.config import Settings, to_toml_value
-from agentpeft.policies.settings.toml import parse_value
+from agentpeft.policies.settings.environment_kwargs import parse_value
 
 _MAX_CHARS = 100
 main = CommandLine()

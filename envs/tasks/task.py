@@ -6,24 +6,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from hashlib import blake2b
-from typing import (
-    TYPE_CHECKING,
-    Literal,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    cast,
-    get_args,
-    runtime_checkable,
-)
+from typing import Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 from zlib import crc32
 
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError, shown
-
-if TYPE_CHECKING:  # generators need no sets
-    from agentpeft.envs.tasks.taskset import Taskset
 
 Split: TypeAlias = Literal["train", "test"]
 
@@ -35,8 +23,6 @@ class Task:
     `task_id` is unique within its source. `instruction` is the problem in words.
     `skills` are the names that results are grouped by.
     """
-
-    __module__ = "agentpeft.envs.tasks.taskset"  # as the hashes in checkpoints name it
 
     task_id: str
     instruction: str
@@ -50,6 +36,8 @@ def content_hash(task: Task) -> int:
     is known by its id.
     """
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
+    if type(task) is Task:  # as earlier checkpoints name it
+        kind = "agentpeft.envs.tasks.taskset:Task"
     common = ("task_id", "instruction", "skills")
     others = {f.name: getattr(task, f.name) for f in fields(task) if f.name not in common}
     try:
@@ -91,7 +79,10 @@ def draw_at(source: TaskSource[TaskT], seed: tuple[int, ...], index: int) -> Tas
     A `Taskset` is visited in shuffled rounds.
     """
     if isinstance(source, Sequence):
-        return cast("Taskset[TaskT]", source).get_in_rounds(seed, index)
+        from agentpeft.envs.tasks.taskset import Taskset
+
+        if isinstance(source, Taskset):
+            return source.get_in_rounds(seed, index)
     return source.draw(np.random.default_rng([*seed, index]))
 
 

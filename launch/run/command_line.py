@@ -27,7 +27,7 @@ from agentpeft.policies.errors import (
     TrainingError,
     is_out_of_memory,
 )
-from agentpeft.policies.settings.toml import parse_value
+from agentpeft.policies.settings.environment_kwargs import parse_value
 from agentpeft.policies.workers.time_limits import leave
 
 FAILURES = (CheckpointError, DeliveryError, EngineError, EnvFault, PlacementError, TrainingError)

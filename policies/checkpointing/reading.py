@@ -23,9 +23,7 @@ from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import merge_settings
 
-_STATE_KEYS = {
-    *("iteration", "position", "num_episodes", "curriculum", "settings", "logs", "log_sha256")
-}
+_STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
 
 
 def read_checkpoint(path: Path) -> dict[str, bytes]:

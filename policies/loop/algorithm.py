@@ -268,12 +268,12 @@ class Algorithm:
 
         checkpoint = resuming.read_to_resume(self._checkpoints, path)
         state = checkpoint.state
-        self._curriculum.check_fits(state["curriculum"])
+        self._curriculum.check_fits(state.get("curriculum"))
         with self._stopping_on_error():
             restore = resuming.restore_learner
             self._learners.call_all(LearnerActor.call_with, restore, checkpoint.files)
             self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
-            self._curriculum.load_state_dict(state["position"], state["curriculum"])
+            self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._batches.clear()
             deliver(self._learners, self._runners)
         resuming.resume_from(self._checkpoints, checkpoint)

@@ -129,8 +129,10 @@ class Curriculum:
             choice = self._choice.state_dict()
         return {"rounds": [chosen] if chosen else [], **choice}
 
-    def check_fits(self, state: Mapping[str, Any]) -> None:
+    def check_fits(self, state: Mapping[str, Any] | None) -> None:
         """Raises: CheckpointError where a checkpoint's stages are not this curriculum's."""
+        if state is None:
+            return
         stages = [stage for chosen in state["rounds"] for _, stage in chosen]
         stages += [state["difficulty"]["level"]] if state["difficulty"] else []
         has_stages = self._choice is not None and self._choice.has_stages
@@ -138,9 +140,11 @@ class Curriculum:
         if bool(state["difficulty"]) != has_stages or max(stages, default=0) >= num_stages:
             raise CheckpointError("the checkpoint has other curriculum.stages than this run")
 
-    def load_state_dict(self, position: int, state: Mapping[str, Any]) -> None:
-        """Resumes from a checkpoint."""
-        self.position, self._num_given = position, 0
+    def load_state_dict(self, position: int, state: Mapping[str, Any] | None) -> None:
+        """Resumes from a checkpoint; one of before there were curricula has a position alone."""
+        self.position, self._num_given, self._chosen = position, 0, []
+        if state is None:
+            return
         self._chosen = [self._make_request(*pair) for chosen in state["rounds"] for pair in chosen]
         if self._choice is not None:
             self._choice.load_state_dict(state)

@@ -136,7 +136,9 @@ class EnvPool:
     @property
     def num_tasks(self) -> int | None:
         """The number of tasks in a round, in which each comes once; None where there is no end."""
-        return len(self._source) if isinstance(self._source, Sequence) else None
+        from agentpeft.envs.tasks.taskset import Taskset
+
+        return len(self._source) if isinstance(self._source, Taskset) else None
 
     def task_at(self, position: int) -> Task:
         """Returns the task of a position; for an environment without tasks, its seed as one."""

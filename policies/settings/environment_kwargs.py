@@ -1,8 +1,9 @@
-"""What environments' keyword arguments say: a mixture's sources, and training's rewards.
+"""What environments' keyword arguments say: their values, a mixture's sources, training's rewards.
 
 Those rewards only training has: an evaluation always shows the environment's own.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,14 @@ from agentpeft.envs.core.rewards import RewardConfig
 
 MIXTURE = "AgentPEFT/Mixture-v0"
 SOURCES = "sources"
+
+
+def parse_value(text: str) -> Any:
+    """Returns what TOML makes of a value's text; what is no TOML is a bare word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def drawn_kwargs(kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:

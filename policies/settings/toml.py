@@ -10,7 +10,7 @@ from typing import Any
 from agentpeft.envs.core.errors import SettingsError, add_user_folder, did_you_mean, shown
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_HASH
 from agentpeft.policies.settings.config import setting_names, to_toml_value
-from agentpeft.policies.settings.environment_kwargs import MIXTURE, SOURCES
+from agentpeft.policies.settings.environment_kwargs import MIXTURE, SOURCES, parse_value
 from agentpeft.policies.settings.wrong_settings import unknown_setting
 
 _ENVIRONMENT_KEYWORDS = (
@@ -204,11 +204,3 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
     if is_word and get_close_matches(name, ["tiny"], cutoff=0.75) and not Path(name).exists():
         raise SettingsError(f"model.name {name!r} is no folder; did you mean 'tiny'?")
     return result if other is None else with_overrides(other, overrides)
-
-
-def parse_value(text: str) -> Any:
-    """Returns what TOML makes of a value's text; what is no TOML is a bare word."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

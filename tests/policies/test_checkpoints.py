@@ -37,8 +37,7 @@ def files_of_at_most(num_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-COUNTS = {"position": 0, "num_episodes": 0, "curriculum": {}}
-STATE = {**COUNTS, "settings": {}, "logs": {}, "log_sha256": {}}
+STATE = {"position": 0, "num_episodes": 0, "settings": {}, "logs": {}, "log_sha256": {}}
 
 
 def save(folder, iteration, size=0):
@@ -93,7 +92,7 @@ def test_what_is_no_checkpoint_is_said(tmp_path):
         read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=r"algorithm\.json cannot be read"):
         read_state({})
-    with pytest.raises(CheckpointError, match="lacks curriculum, log_sha256, logs"):
+    with pytest.raises(CheckpointError, match="lacks log_sha256, logs"):
         read_state(
             {"algorithm.json": b'{"iteration":1,"position":1,"num_episodes":1,"settings":{}}'}
         )

@@ -438,6 +438,12 @@ def test_rounds_under_way_are_in_the_state_and_are_played_first(make):
     assert resumed.next_groups(4)[0].stage == 1
 
 
+def test_a_checkpoint_of_before_there_were_curricula_has_a_position(make):
+    curriculum = make()
+    curriculum.load_state_dict(40, None)
+    assert positions(curriculum.next_groups(4)) == [40, 41, 42, 43]
+
+
 def test_the_state_of_an_ordinary_run_is_small(make):
     assert make().state_dict() == {"rounds": [], "difficulty": None, "rates": {}}
 
@@ -475,3 +481,4 @@ def test_a_checkpoint_of_other_stages_is_refused(make):
         with pytest.raises(CheckpointError, match="other curriculum"):
             one.check_fits(other.state_dict())
         one.check_fits(one.state_dict())
+        one.check_fits(None)
