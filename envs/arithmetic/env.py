@@ -1,8 +1,9 @@
 """`AgentPEFT/Arithmetic-v0`: problems of plain arithmetic, graded by exact match."""
 
 import re
-from collections.abc import Sequence
-from typing import Literal, TypeAlias, Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 from zlib import crc32
 
 from agentpeft.envs.arithmetic.operations import get_operation
@@ -17,6 +18,9 @@ from agentpeft.envs.core.errors import (
 from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.task import Split
+
+if TYPE_CHECKING:  # most environments have one level
+    from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty
 
 DigitRange: TypeAlias = int | Sequence[int]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")
@@ -42,6 +46,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
     Rewards:
         Exact match: 1 for the right answer, else 0 (preset `exact_match`); see `RewardConfig`.
+        Where difficulty is adaptive, each level pays 1 more (the spread of the rewards) than the
+        one below, right or wrong, so that staying easy by failing on purpose never pays.
 
     Episode End:
         The right answer ends in `success`. A wrong one ends in `failure` at the last turn; before
@@ -53,6 +59,9 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         format: "plain", or "reversed" with the width of the most digits: for at most 3 digits
             12+345 is `210+543=` with the answer `7530`; or "worked": reversed, with room for
             working, so that 12*34 is `21*43=` with, say, `8400+0630=8040`.
+        adaptive: True, or a mapping of `window`, `raise_at` and `lower_at`. The operands' digits
+            then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
+            the seed and on the outcomes before it. A `reward_fn` replaces what a level pays too.
         prompt: "full", "compact" (`1 try: 12+34=`), "named", which is the compact one with the
             format (`1 try, reversed: 21+43=`), or "tools" for an agent that calls tools.
         oracle_lapses: share of the tasks in which the oracle takes plain numbers for reversed ones,
@@ -84,6 +93,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         operations: Sequence[str] = ("addition",),
         num_digits: DigitRange = 2,
         format: Literal["plain", "reversed", "worked"] = "plain",  # noqa: A002 (the setting's plain name)
+        adaptive: bool | Mapping[str, float] = False,
         prompt: Literal["full", "compact", "named", "tools"] = "full",
         *,
         oracle_lapses: float = 0.0,
@@ -111,6 +121,20 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         for name in ("oracle_omits", "oracle_omits_more"):
             if vars(self)[name] and not (is_worked and any(one.work for one in chosen)):
                 raise SettingsError(f"{name} needs format='worked', and an operation with working")
+        self._difficulty: AdaptiveDifficulty | None = None
+        if adaptive is not False:
+            from agentpeft.envs.arithmetic.difficulty import make_difficulty, reward_by_level
+
+            self._difficulty = make_difficulty(digits, adaptive)
+            self.reward_config = reward_by_level(
+                self.reward_config, self._difficulty, self.config.max_turns
+            )
+            self._take_level(self._difficulty.level)
+
+    @property
+    def difficulty(self) -> int | None:
+        """The present level (digits per operand) where difficulty is adaptive, else None."""
+        return None if self._difficulty is None else self._difficulty.level
 
     def oracle_actions(self, task: ArithmeticTask) -> Sequence[str]:
         """Returns the answer, behind working where there is room for it.
@@ -148,6 +172,16 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         if len(self._turns) + 1 < self.config.max_turns:
             return Turn("Wrong. Try again.")
         return Turn("Wrong.", Outcome.FAILURE)
+
+    def _end(self, outcome: Outcome) -> None:
+        difficulty = self._difficulty
+        if difficulty is None or self.task.num_digits != difficulty.level:
+            return  # a given task of another level does not count
+        if difficulty.record(outcome is Outcome.SUCCESS):
+            self._take_level(difficulty.level)
+
+    def _take_level(self, num_digits: int) -> None:
+        self.task_source = replace(self._generator, num_digits=(num_digits, num_digits))
 
 
 def _compute_share(text: str) -> float:

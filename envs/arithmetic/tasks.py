@@ -121,6 +121,10 @@ class ArithmeticGenerator:
                 return make_task(operation, left, right, self.width, self.is_worked)
         raise SettingsError(f"no problem of these settings is in split {self.split!r}")
 
+    def generate_batch(self, rng: np.random.Generator, num_tasks: int) -> list[ArithmeticTask]:
+        """Returns the tasks of `num_tasks` draws. Raises: as `draw`."""
+        return [self.draw(rng) for _ in range(num_tasks)]
+
     def get(self, task_id: str) -> ArithmeticTask:
         """Returns the task of an id, of any registered operation and format."""
         match = _TASK_ID.fullmatch(task_id)

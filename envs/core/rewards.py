@@ -136,6 +136,15 @@ class RewardConfig:
         bonus = self.format_bonus if is_valid_action else 0.0
         return bonus - self.turn_cost - self.length_cost * len(action)
 
+    def spread(self, max_turns: int) -> float:
+        """Returns the difference between the best and the worst reward of `max_turns`.
+
+        Costs of length are left out, and so is what a `reward_fn` may return.
+        """
+        outcomes = self._by_outcome.values()
+        shaping = max_turns * (self.turn_cost + abs(self.format_bonus))
+        return max(outcomes) - min(outcomes) + shaping
+
     def final_reward(self, episode: Episode) -> float:
         """Returns the reward for how the episode ended.
 
