@@ -142,6 +142,9 @@ class MixtureEnv(TextEnv[Task]):
         name = source["name"]
         env_id, kwargs = source["id"], {**source.get("kwargs", {}), **shared}
         find_spec(env_id)
+        if kwargs.get("adaptive"):
+            problem = "adapts its difficulty, which a mixture cannot follow"
+            raise SettingsError(f"source {name!r}: {env_id} {problem}")
         try:
             env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
         except (SettingsError, TypeError, gymnasium.error.Error) as error:

@@ -27,7 +27,7 @@ class AdaptiveDifficulty:
     """A level between two bounds, which depends only on the recorded successes.
 
     Where the success rate of its last `window` episodes is `raise_at` or above, the level goes up
-    by one; at `lower_at` or below, down by one. Each change starts a new window.
+    by one; at `lower_at` or below, down by one (None: never). Each change starts a new window.
     """
 
     def __init__(
@@ -35,14 +35,16 @@ class AdaptiveDifficulty:
         bounds: tuple[int, int],
         window: int = 50,
         raise_at: float = 0.8,
-        lower_at: float = 0.3,
+        lower_at: float | None = 0.3,
     ) -> None:
         """Starts at the lower bound. Raises: SettingsError."""
         check_count("window", window)
         check_share("raise_at", raise_at)
-        check_share("lower_at", lower_at)
-        if lower_at >= raise_at:
-            raise SettingsError(f"lower_at must be below raise_at, got {lower_at} and {raise_at}")
+        if lower_at is not None:
+            check_share("lower_at", lower_at)
+            if lower_at >= raise_at:
+                got = f"{lower_at} and {raise_at}"
+                raise SettingsError(f"lower_at must be below raise_at, got {got}")
         self.level = self.lowest = bounds[0]
         self._bounds = bounds
         self._raise_at, self._lower_at = raise_at, lower_at
@@ -54,7 +56,8 @@ class AdaptiveDifficulty:
         if len(self._successes) < (self._successes.maxlen or 0):
             return False
         rate = sum(self._successes) / len(self._successes)
-        change = int(rate >= self._raise_at) - int(rate <= self._lower_at)
+        is_low = self._lower_at is not None and rate <= self._lower_at
+        change = int(rate >= self._raise_at) - int(is_low)
         level = min(max(self.level + change, self._bounds[0]), self._bounds[1])
         if level == self.level:
             return False

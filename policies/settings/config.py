@@ -178,6 +178,12 @@ class Settings(Section):
                 "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding "
                 "depends on what else is in a batch"
             )
+        played = [*self.stage_kwargs, *self.warm_start_kwargs, self.held_out_kwargs]
+        if any(kwargs.get("adaptive") for kwargs in played):
+            yield (
+                "'adaptive' gives each copy of an environment a level of its own: list the levels "
+                "in curriculum.stages, which are one for the whole run"
+            )
 
     @property
     def is_rl(self) -> bool:

@@ -1,4 +1,4 @@
-"""Arithmetic problems and operations."""
+"""Arithmetic problems, operations and adaptive difficulty."""
 
 import re
 from collections import Counter
@@ -8,6 +8,7 @@ import pytest
 
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.arithmetic import operations as operations_module
+from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, register_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, make_task
@@ -17,11 +18,6 @@ ALL = ("addition", "subtraction", "multiplication")
 
 def make_generator(num_digits=(1, 5), width=None, names=ALL):
     return ArithmeticGenerator(tuple(get_operation(name) for name in names), num_digits, width)
-
-
-def draw(generator, seed, num_tasks):
-    rng = np.random.default_rng(seed)
-    return [generator.draw(rng) for _ in range(num_tasks)]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +66,19 @@ def test_ids_of_no_task_are_refused(task_id):
         make_generator().get(task_id)
 
 
+@pytest.mark.parametrize("num_digits", [(1, 1), (2, 5), (30, 30)])
+def test_a_batch_equals_single_draws(num_digits):
+    generator = make_generator(num_digits)
+    rng = np.random.default_rng(3)
+    assert generator.generate_batch(np.random.default_rng(3), 40) == [
+        generator.draw(rng) for _ in range(40)
+    ]
+
+
 def test_operands_cover_their_digits_evenly():
-    batch = draw(make_generator((1, 2), names=("addition",)), 0, 20_000)
+    batch = make_generator((1, 2), names=("addition",)).generate_batch(
+        np.random.default_rng(0), 20_000
+    )
     left = [int(task.instruction.split("+")[0]) for task in batch]
     counts = np.bincount(left, minlength=100)
     assert abs(counts[:10].mean() - 1000) < 50  # half of the draws over 10 numbers
@@ -80,7 +87,7 @@ def test_operands_cover_their_digits_evenly():
 
 
 def test_answers_agree_with_python_and_fit_the_fixed_width():
-    for task in draw(make_generator((1, 6), width=6), 5, 2000):
+    for task in make_generator((1, 6), width=6).generate_batch(np.random.default_rng(5), 2000):
         left, symbol, right = task.task_id.split(":")[1].partition(
             "+-*"["asm".index(task.skills[0][0])]
         )
@@ -130,6 +137,12 @@ def test_modulo_divides_the_larger_operand_by_the_smaller(form):
         ({"num_digits": "12"}, "an integer or"),
         ({"format": "reverse"}, "unknown format 'reverse'; did you mean 'reversed'"),
         ({"prompt": "ful"}, "unknown prompt 'ful'; did you mean 'full'"),
+        ({"adaptive": True}, "adaptive needs num_digits=\\(fewest, most\\), got 2"),
+        ({"adaptive": {"windw": 3}, "num_digits": (1, 3)}, "did you mean 'window'"),
+        ({"adaptive": {"window": 0}, "num_digits": (1, 3)}, "window must be an integer >= 1"),
+        ({"adaptive": "yes", "num_digits": (1, 3)}, "adaptive is True, False or a mapping, got"),
+        ({"adaptive": {"raise_at": "1"}, "num_digits": (1, 3)}, "raise_at must be a number"),
+        ({"adaptive": {"lower_at": 0.9}, "num_digits": (1, 3)}, "lower_at must be below"),
         ({"max_turn": 2}, "unknown setting 'max_turn'; did you mean 'max_turns'"),
     ],
 )
@@ -143,6 +156,46 @@ def test_wrong_settings_get_one_clear_line(settings, message):
 def test_operations_that_make_ids_ambiguous_are_refused(name, symbol):
     with pytest.raises(SettingsError, match="operation's"):
         Operation(name, symbol, max, lambda n: n)
+
+
+def test_difficulty_rises_and_falls_with_the_success_rate():
+    difficulty = AdaptiveDifficulty((1, 3), window=4, raise_at=0.75, lower_at=0.25)
+    levels = []
+    for success in map(int, "111011111111000100000000"):
+        difficulty.record(bool(success))
+        levels.append(difficulty.level)
+    assert levels == [1] * 3 + [2] * 4 + [3] * 7 + [2] * 4 + [1] * 6
+
+
+def test_difficulty_slides_between_the_thresholds():
+    difficulty = AdaptiveDifficulty((1, 3), window=2, raise_at=1.0, lower_at=0.0)
+    changed = [difficulty.record(success) for success in (True, False, True, True)]
+    assert changed == [False, False, False, True]
+
+
+def play(env, successes):
+    levels = []
+    for success in successes:
+        env.reset()
+        env.step(env.task.answer if success else "x")
+        levels.append(env.difficulty)
+    return levels
+
+
+def test_the_env_asks_harder_problems_after_successes():
+    env = ArithmeticEnv(num_digits=(1, 3), adaptive={"window": 5}, format="reversed")
+    assert play(env, [True] * 15) == [1] * 4 + [2] * 5 + [3] * 6
+    env.reset()
+    assert env.task.num_digits == env.task.width == 3
+    assert play(env, [False] * 5)[-1] == 2
+
+
+def test_difficulty_ignores_given_tasks_of_another_level():
+    env = ArithmeticEnv(num_digits=(1, 3), adaptive={"window": 1})
+    env.reset(options={"task": "addition:100+200:plain"})
+    env.step("300")
+    assert env.difficulty == 1
+    assert ArithmeticEnv().difficulty is None
 
 
 def test_make_task_names_its_skills():
@@ -196,7 +249,7 @@ def test_an_oracle_that_omits_working_is_right_all_the_same(num_omitted, action)
 def test_a_share_of_the_tasks_omits_more_and_the_same_share_of_these_yet_more(num_omitted):
     options = {"operations": ["multiplication"], "format": "worked", "oracle_omits": num_omitted}
     env = ArithmeticEnv(**options, oracle_omits_more=0.3)
-    tasks = draw(env.task_source, 0, 3000)
+    tasks = env.task_source.generate_batch(np.random.default_rng(0), 3000)
     actions = [env.oracle_actions(task)[0] for task in tasks]
     kept = [task.work + task.answer for task in tasks]
     assert all(text.endswith(action) for text, action in zip(kept, actions, strict=True))

@@ -14,15 +14,20 @@ MIXED = ["addition", "subtraction", "multiplication"]
 
 
 @pytest.mark.parametrize(
-    ("number_format", "prompt", "max_turns"),
-    list(itertools.product(["plain", "reversed", "worked"], ["full", "compact"], [1, 3])),
+    ("number_format", "adaptive", "prompt", "max_turns"),
+    list(
+        itertools.product(
+            ["plain", "reversed", "worked"], [False, True], ["full", "compact"], [1, 3]
+        )
+    ),
 )
-def test_every_combination_keeps_the_contract(number_format, prompt, max_turns):
+def test_every_combination_keeps_the_contract(number_format, adaptive, prompt, max_turns):
     env = gymnasium.make(
         ENV_ID,
         operations=MIXED,
         num_digits=[1, 4],
         format=number_format,
+        adaptive=adaptive,
         prompt=prompt,
         max_turns=max_turns,
     )
@@ -160,7 +165,7 @@ def test_random_and_mutated_actions_never_raise():
 
 
 def test_specs_survive_json_and_make_vec_plays():
-    env = gymnasium.make(ENV_ID, operations=MIXED, num_digits=[1, 2])
+    env = gymnasium.make(ENV_ID, operations=MIXED, num_digits=[1, 2], adaptive={"window": 9})
     spec = gymnasium.envs.registration.EnvSpec.from_json(json.loads(json.dumps(env.spec.to_json())))
     assert gymnasium.make(spec).reset(seed=4)[0] == env.reset(seed=4)[0]
     vector = gymnasium.make_vec(ENV_ID, num_envs=3)

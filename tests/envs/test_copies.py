@@ -14,6 +14,7 @@ from agentpeft.envs.arithmetic.operations import Operation, register_operation
 COPIES = {"pickle": lambda value: pickle.loads(pickle.dumps(value)), "deepcopy": copy.deepcopy}
 SETTINGS = [
     *((env_id, {}) for env_id in ENV_IDS),
+    ("AgentPEFT/Arithmetic-v0", {"num_digits": (1, 4), "adaptive": {"window": 1}}),
     ("AgentPEFT/Arithmetic-v0", {"operations": ("subtraction", "multiplication")}),
     ("AgentPEFT/DBBench-v0", {"database": "mysql"}),
     ("AgentPEFT/DBBench-v0", {"skills": ["insert"], "autocommit": False}),

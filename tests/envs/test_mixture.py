@@ -123,6 +123,7 @@ def test_many_at_once():
         ({"sources": [ADDITION, ADDITION]}, "two sources have one name: sums, sums"),
         ({"sources": [{**ADDITION, "id": "No-v0"}]}, "unknown environment 'No-v0'"),
         ({"sources": [{"name": "cart", "id": "CartPole-v1"}]}, "CartPole-v1 is no TextEnv"),
+        ({"sources": [ADDITION], "adaptive": True, "num_digits": (1, 2)}, "adapts its difficulty"),
         ({"sources": [ADDITION], "skils": []}, "source 'sums': unknown setting 'skils'"),
         ({"weights": [1]}, "weights must be 3 numbers >= 0, one for each source"),
         ({"weights": [0, 0, 0]}, "whose sum is above 0"),

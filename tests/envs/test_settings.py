@@ -87,6 +87,7 @@ ACCEPTED = {
     "num_skills": {"None", "1"},
     "num_digits": COUNTS,
     "operations": set(),
+    "adaptive": set(),
     "data": {"None"},
     "scripts": {"None"},
     "task_source": {"None"},
@@ -119,10 +120,15 @@ def settings_of(env_id):
     if "OS" in env_id:
         for name in vars(SandboxLimits()):
             yield name, lambda value, name=name: {"limits": {name: value}}
+    if "Arithmetic" in env_id:
+        for name in ("window", "raise_at", "lower_at"):
+            to_kwargs = lambda v, n=name: {"num_digits": (1, 4), "adaptive": {n: v}}  # noqa: E731
+            yield name, to_kwargs
     if "num_skills" in names:
         yield "num_skills", lambda value: {"skill_mode": "all", "num_skills": value}
 
 
+SINGLE = {"window": COUNTS, "raise_at": {"1", "0.5"}, "lower_at": {"None", "0", "0.5"}}
 BESIDE = {
     "episode_timeout_s": {
         "DBBench": {"statement_timeout_s": 0.1},
@@ -138,7 +144,7 @@ IDS = [f"{env_id.partition('/')[2]}-{name}" for env_id, name, _ in CASES]
 @pytest.mark.parametrize(("env_id", "name", "make"), CASES, ids=IDS)
 def test_a_setting_works_or_one_line_says_why(env_id, name, make):
     creator = load_env_creator(gymnasium.spec(env_id).entry_point)
-    accepted = ACCEPTED.get(name, set())
+    accepted = {**ACCEPTED, **SINGLE}.get(name, set())
     if make(1).get("skill_mode") == "all":
         accepted = COUNTS
     if name == "max_observation_chars" and "DBBench" in env_id:

@@ -86,8 +86,8 @@ def test_arithmetic_problems_of_the_splits_differ_in_either_order(width):
     drawn = {}
     for split in ("train", "test"):
         source = ArithmeticGenerator(operations, (1, 2), width, split)
-        rng = np.random.default_rng(0)
-        drawn[split] = {problem(source.draw(rng).task_id) for _ in range(NUM_TASKS)}
+        tasks = source.generate_batch(np.random.default_rng(0), NUM_TASKS)
+        drawn[split] = {problem(task.task_id) for task in tasks}
         assert len(drawn[split]) > 500
     assert not drawn["train"] & drawn["test"]
 
@@ -96,8 +96,8 @@ def test_one_arithmetic_problem_in_four_is_for_testing():
     drawn = {}
     for split in ("train", "test", None):
         source = ArithmeticGenerator((get_operation("addition"),), (1, 1), split=split)
-        rng = np.random.default_rng(1)
-        drawn[split] = {problem(source.draw(rng).task_id) for _ in range(NUM_TASKS)}
+        tasks = source.generate_batch(np.random.default_rng(1), NUM_TASKS)
+        drawn[split] = {problem(task.task_id) for task in tasks}
     assert len(drawn[None]) == 55
     assert drawn["train"] | drawn["test"] == drawn[None]
     assert 10 <= len(drawn["test"]) <= 18
@@ -128,6 +128,13 @@ def test_word_problems_are_what_they_always_were():
     made = [source.get(f"{name}:7") for name in load_templates()["templates"]]
     digest = hashlib.sha256(repr([*drawn, *made]).encode()).hexdigest()
     assert digest == "afd44e43fccbbd3646de45baa974247bf4b31b17b0d31d9458d69dfbb6ffe84e"
+
+
+def test_a_batch_of_a_split_equals_single_draws():
+    source = ArithmeticGenerator((get_operation("addition"),), (1, 3), split="test")
+    batch = source.generate_batch(np.random.default_rng(3), 40)
+    rng = np.random.default_rng(3)
+    assert batch == [source.draw(rng) for _ in range(40)]
 
 
 def test_a_split_without_problems_is_refused():

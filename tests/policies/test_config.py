@@ -347,6 +347,8 @@ def test_a_name_of_another_library_is_answered_with_ours(name):
             "not of",
         ),
         ("env_runners.temperature=0", "RL needs > 0"),
+        ("environment.kwargs.adaptive=true", "curriculum.stages"),
+        ("evaluation.env_kwargs.adaptive=true", "curriculum.stages"),
         (
             "lora.rank=0 training.algorithm=ppo training.critic=separate",
             "lora.rank = 0 trains all weights: set it to 'shared'",
