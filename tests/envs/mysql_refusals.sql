@@ -189,7 +189,7 @@ SELECT YEAR(note) FROM staff
 SELECT id FROM staff ORDER BY 'name'
 SELECT 5.5 % 2
 SELECT MOD(5.5, 2)
-SELECT name LIKE REPEAT('a', 101) FROM staff
+SELECT name LIKE REPEAT('a', 201) FROM staff
 SELECT AVG(ROUND(score, 1)) FROM staff
 SELECT CONCAT_WS('-', 'a', 'b'), LPAD('a', 3, 'x'), RPAD('a', 3, 'x'), REVERSE('abc')
 SELECT SUBSTRING_INDEX('a,b', ',', 1), FIELD('a', 'b'), ASCII('a'), LOCATE('a', 'ba', 2)

@@ -44,6 +44,10 @@ def test_no_function_of_mysql_is_said_to_be_missing(mysql):
         ("SELECT UPPER('straße'), LOWER('ÉÀ')", [("STRAßE", "éà")]),
         ("SELECT LOCATE('e', 'Café'), INSTR('CAFÉ', 'e')", [(4, 4)]),
         ("SELECT 'é' LIKE 'E', 'ß' LIKE 'ss', 'añb' LIKE 'A_B'", [(1, 0, 1)]),
+        (
+            "SELECT 'aé' LIKE '\uff05É', 'a%é' LIKE 'A\\\\%É', 'a_' LIKE '_\uff3f', 'é' LIKE '%É%'",
+            [(0, 1, 1, 1)],
+        ),
         ("SELECT 1.5e-3 + 1, 1e1+2", [(1.0015, 12.0)]),
         (
             "UPDATE team SET budget = budget + 1 ORDER BY budget; SELECT MAX(budget) FROM team",

@@ -22,12 +22,8 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime import dates
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import fold_pattern
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import (
-    DATE_UNITS,
-    UNITS,
-    normalize,
-)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 
@@ -309,7 +305,7 @@ def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
     is_whole = amount.type.kind is Kind.INTEGER or (amount.literal or "").isdigit()
     if base.type.kind not in (Kind.DATE, Kind.DATETIME) or not is_whole:
         raise Mistake.NOT_SUPPORTED(f"INTERVAL of {amount.type.kind} and {base.type.kind}")
-    is_date = base.type.kind is Kind.DATE and unit.literal in DATE_UNITS
+    is_date = base.type.kind is Kind.DATE and unit.literal in dates.DATE_UNITS
     unit_sql = _convert("u", unit, "INTERVAL")
     sql = f"my_date_add({base.sql}, {sign} * {amount.sql}, {unit_sql}, {int(is_date)})"
     return Fragment(sql, types.DATE if is_date else types.DATETIME)
@@ -357,11 +353,11 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
-    is_text = value.type.kind is Kind.TEXT and value.literal is not None
-    moment = normalize(value.literal or "", Kind.DATETIME) if letter == "d" and is_text else None
-    if moment is not None:
-        return types.quote_text(moment)
-    is_unit = letter == "u" and value.literal in UNITS
+    if letter == "d" and value.type.kind is Kind.TEXT and value.literal is not None:
+        moment = dates.normalize(value.literal, Kind.DATETIME)
+        if moment is not None:
+            return types.quote_text(moment)
+    is_unit = letter == "u" and value.literal in dates.UNITS
     if letter != "a" and not is_unit and value.type.kind not in _ALLOWED.get(letter, ()):
         raise Mistake.NOT_SUPPORTED(f"{name} of {value.literal or value.type.kind}")
     return value.sql

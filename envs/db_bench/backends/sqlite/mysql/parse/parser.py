@@ -20,6 +20,7 @@ _MAX_CHAIN = 60
 _MAX_DIGITS = 81
 _PREDICATE = 5
 _SUM = 6
+_PRODUCT = 7
 _BINDING = {
     **dict.fromkeys(("OR", "||"), 1),
     **dict.fromkeys(("AND", "&&"), 2),
@@ -27,7 +28,7 @@ _BINDING = {
     **dict.fromkeys(("=", "<=>", "<>", "!=", "<", ">", "<=", ">=", "IS"), 4),
     **dict.fromkeys(("IN", "BETWEEN", "LIKE"), _PREDICATE),
     **dict.fromkeys(("+", "-"), _SUM),
-    **dict.fromkeys(("*", "/", "%", "MOD"), 7),
+    **dict.fromkeys(("*", "/", "%", "MOD"), _PRODUCT),
 }
 """How strongly MySQL's operators bind."""
 _SYNONYMS = {"||": "OR", "&&": "AND", "!=": "<>", "MOD": "%"}
@@ -447,7 +448,7 @@ class _Parser:
             value: Expression = Operator("NOT", (self._read_deeper(lambda: self._operation(3)),))
         else:
             value = self._signed()
-        most = max(_BINDING.values())
+        most = _PRODUCT
         for _ in range(_MAX_CHAIN):
             upper = self.token.upper
             is_negated = upper == "NOT" and self._peek().upper in {*_PREDICATES, *words.REFUSED}

@@ -13,7 +13,8 @@ _ORDER = {character: chr(index + 1) for index, character in enumerate("\t\n\r" +
 _TABLE = str.maketrans(_ORDER)
 _MAX_KEPT_CHARS = 100
 _WILDCARDS = "%_\\"
-_MAX_PATTERN_CHARS = 100
+_MAX_PATTERN_BYTES = 200
+"""What SQLite takes at most: see `connection`."""
 _EXPANSIONS = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d"})
 
 
@@ -63,16 +64,16 @@ def fold_pattern(pattern: str) -> str:
 
     A wide percent sign, which folds to a wildcard, is none. Raises: MySQLError (1235).
     """
+    if not pattern.isascii():
+        folded = ((character, fold(character)) for character in pattern)
+        pattern = "".join(
+            f"\\{to}" if to in _WILDCARDS and character not in _WILDCARDS else to
+            for character, to in folded
+        )
     num_backslashes = len(pattern) - len(pattern.rstrip("\\"))
-    if num_backslashes % 2 or len(pattern) > _MAX_PATTERN_CHARS or "\0" in pattern:
+    if num_backslashes % 2 or len(pattern.encode()) > _MAX_PATTERN_BYTES or "\0" in pattern:
         raise Mistake.NOT_SUPPORTED(f"LIKE '{pattern:.80}'")
-    if pattern.isascii():
-        return pattern
-    folded = ((character, fold(character)) for character in pattern)
-    return "".join(
-        f"\\{to}" if to in _WILDCARDS and character not in _WILDCARDS else to
-        for character, to in folded
-    )
+    return pattern
 
 
 def fold(text: str) -> str:

@@ -10,30 +10,18 @@ import sqlite3
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import (
-    fold,
-    fold_pattern,
-    fold_text,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime import collation, rows
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
     StatementInterrupted,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
-    NUMBER,
-    decimal_unit,
-    exact_decimal,
-    float_text,
-    stored_value,
-    to_decimal,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, SQLiteValue, parse_type
 
 MAX_TEXT_CHARS = 1 << 20
 _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _MAX_WHOLE_CHARS = 18
-_NINE_DIGITS = decimal_unit(9)
+_NINE_DIGITS = rows.decimal_unit(9)
 _CONTEXT = Context(prec=400)
 
 
@@ -63,8 +51,8 @@ def _round(value: float, places: int, is_decimal: int) -> float | int:
     if isinstance(value, int) and places >= 0:
         return value
     if is_decimal:
-        unit = decimal_unit(places)
-        result = exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
+        unit = rows.decimal_unit(places)
+        result = rows.exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
         return int(result) if isinstance(value, int) else float(result)
     factor = 10.0 ** abs(places)
     scaled = value * factor if places >= 0 else value / factor
@@ -79,7 +67,7 @@ def _whole(number: int) -> float | int:
 
 def _number(text: str) -> float:
     """Returns the number that a text is, where a statement changes tables."""
-    if not NUMBER.fullmatch(text):
+    if not rows.NUMBER.fullmatch(text):
         raise Mistake.TRUNCATED_NUMBER(text)
     return float(text)
 
@@ -91,7 +79,7 @@ def _divisor(value: SQLiteValue) -> SQLiteValue:
 
 
 def _cast_integer(value: float, is_decimal: int) -> int:
-    number = int(to_decimal(value, 0)) if is_decimal else round(value)
+    number = int(rows.to_decimal(value, 0)) if is_decimal else round(value)
     return min(max(number, -(1 << 63)), (1 << 63) - 1)
 
 
@@ -120,25 +108,25 @@ _FUNCTIONS: dict[str, Function] = {
     "lower": lambda text: (  # 'İ' is one character
         text.lower() if text.isascii() else "".join(c.lower()[0] for c in text)
     ),
-    "fold_text": fold_text,
-    "fold_pattern": fold_pattern,
+    "fold_text": collation.fold_text,
+    "fold_pattern": collation.fold_pattern,
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
     "repeat": lambda text, n: text * n if len(text) * n <= MAX_TEXT_CHARS else None,
-    "locate": lambda part, text: fold(text).find(fold(part)) + 1,
+    "locate": lambda part, text: collation.fold(text).find(collation.fold(part)) + 1,
     "quotient": _quotient,
     "round": _round,
     "ceil": lambda value: _whole(math.ceil(value)),
     "floor": lambda value: _whole(math.floor(value)),
-    "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
-    "float_text": lambda value, digits: float_text(float(f"{value:.{digits}g}")),
+    "decimal_text": lambda value, scale: str(rows.to_decimal(value, scale)),
+    "float_text": lambda value, digits: rows.float_text(float(f"{value:.{digits}g}")),
     "cast_integer": _cast_integer,
     "text_integer": _text_integer,
     "number": _number,
     "divisor": _divisor,
     "too_many_rows": _too_many_rows,
     "bigint": _bigint,
-    "store": lambda value, declared, column, row: stored_value(
+    "store": lambda value, declared, column, row: rows.stored_value(
         value, parse_type(declared, is_task=True), column, row
     ),
 }
