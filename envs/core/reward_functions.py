@@ -1,5 +1,6 @@
 """Reward functions of users: named or given in settings, called with their results checked."""
 
+from inspect import isfunction
 from math import isfinite, nan
 from typing import TYPE_CHECKING, cast
 
@@ -40,6 +41,7 @@ def call_reward_function(setting: str, function: "RewardFunction", episode: "Epi
     except (TypeError, ValueError, OverflowError):
         reward = nan
     if not isfinite(reward):
-        called = f"{episode.place}: {setting} {shown(function)}"
+        named = f"{function.__module__}:{function.__qualname__}" if isfunction(function) else ""
+        called = f"{episode.place}: {setting} {named or shown(function)}"
         raise EnvFault(f"{called} returned {shown(value)}, no finite number")
     return reward

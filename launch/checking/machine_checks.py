@@ -283,7 +283,6 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
 
     So a container that it needs is started, and stopped.
     """
-    from agentpeft.launch.data.task_files import missing_task_file
     from agentpeft.policies.rollout.environments import EnvPool, call_environment
 
     settings = machine.settings
@@ -291,11 +290,6 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
     sections += [("warm_start", kwargs) for kwargs in settings.warm_start_kwargs]
     sections.append(("evaluation", settings.held_out_kwargs))
     for section, kwargs in sections:
-        if path := missing_task_file(settings.environment.id, kwargs):
-            problem = _find_write_problem(_find_folder(path.parent))
-            remedy = "name a file that is there, or that can be made" if problem else ""
-            yield Finding(section, problem or f"{path} will be made", remedy, bool(problem))
-            continue
         try:
             pool = EnvPool(settings.environment.id, kwargs, (settings.seed,))
             env = call_environment(partial(pool.begin, 0, pool.task_at(0)))[0]

@@ -12,7 +12,7 @@ from agentpeft.launch.checking.machine_checks import (
     try_chat,
     try_environments,
 )
-from agentpeft.launch.data.task_files import missing_task_file, with_task_files
+from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.run_folder import output_base
 from agentpeft.policies.rollout.chat_rows import read_chats
 from agentpeft.policies.settings.config import Settings
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Settings:
-    """Returns the settings with their task files, once a look finds nothing in the way of a run.
+    """Returns the settings with absolute paths, once a look finds nothing in the way of a run.
 
     `address`: the Ray cluster to join. `is_new`: the run is not resumed, so that its files of chats
     are read too. Raises: SettingsError, DataError.
@@ -35,15 +35,11 @@ def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Setting
 
 
 def look_ahead(settings: Settings, address: str | None, *, is_new: bool) -> None:
-    """Looks for whatever would end a run within its first minute; makes no task files.
+    """Looks for whatever would end a run within its first minute.
 
     Raises: as `prepare`.
     """
-    all_kwargs = [*settings.stage_kwargs, *settings.warm_start_kwargs, settings.held_out_kwargs]
-    if any(missing_task_file(settings.environment.id, kwargs) for kwargs in all_kwargs):
-        _look(settings, address)
-    else:
-        prepare(settings, address, is_new=is_new)
+    prepare(settings, address, is_new=is_new)
     find_faults(Machine(settings), (check_environment,))
     try_chat(settings)
 

@@ -22,6 +22,7 @@ from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, Ready
 from agentpeft.launch.run.ending import say_policy
 from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.delivery.adapter_files import is_whole_model
+from agentpeft.policies.errors import EngineError
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
@@ -58,6 +59,10 @@ def find_contestants(
         raise SettingsError("--endpoint URL and --endpoint-model NAME need each other")
     if endpoint and find_spec("openai") is None:
         raise SettingsError("--endpoint needs the extra 'openai': pip install 'agentpeft[openai]'")
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise SettingsError(
+            f"--endpoint must be a URL such as http://localhost:8000/v1, got {endpoint!r}"
+        )
     if not (adapters or policies or endpoint) and settings.model.adapter:
         adapters = [settings.model.adapter]
     contestants: list[Contestant] = []
@@ -191,6 +196,12 @@ def _play(
             if examples is None:
                 ready.replay.add(records)
             files.append(contestant, records)
+            if not files.records(contestant):
+                limit = f"env_runners.episode_timeout_s ({settings.env_runners.episode_timeout_s:g})"
+                raise EngineError(
+                    f"{contestant.name}: none of {len(positions)} tasks was played to its end: "
+                    f"{report.last_fault or f'no answer within {limit}'}"
+                )
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)

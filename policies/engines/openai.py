@@ -11,7 +11,13 @@ from hashlib import sha256
 from typing import cast
 
 import numpy as np
-from openai import APIConnectionError, APIError, AsyncOpenAI, BadRequestError
+from openai import (
+    APIConnectionError,
+    APIError,
+    AsyncOpenAI,
+    AuthenticationError,
+    BadRequestError,
+)
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
 from agentpeft.policies.engines.endpoint_chat import TextChat
@@ -71,7 +77,14 @@ class OpenAIEngine(WeightlessEngine):
             if isinstance(error, BadRequestError) and "context" in str(error).lower():
                 return say(np.empty(0, np.int64), StopReason.CONTEXT_FULL)
             hint = " Is the server running?" if isinstance(error, APIConnectionError) else ""
+            if isinstance(error, AuthenticationError):
+                hint = f" (the key is taken from {KEY_VARIABLE})"
             raise EngineError(f"endpoint {self._endpoint.url}: {error}{hint}") from None
+        except ValueError as error:
+            raise EngineError(f"endpoint {self._endpoint.url} answers no JSON: {error}") from None
+        if not isinstance(answer, ChatCompletion) or not answer.choices:
+            text = f"endpoint {self._endpoint.url} answers no chat completion: {answer!r:.200}"
+            raise EngineError(text)
         if answer.usage is not None:
             self.num_tokens[_episode(request.session)] += answer.usage.completion_tokens
         ids = self._chat.encode_message(answer.choices[0].message.model_dump())

@@ -26,9 +26,7 @@ class EnvironmentSettings(Section):
     that registers it first.
     """
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    """The environment's keyword arguments. A task file that `data` names and that is missing
-    is made first (DB-bench, OS-interaction, GSM8K).
-    """
+    """The environment's keyword arguments."""
 
 
 class CurriculumSettings(Section):

@@ -126,7 +126,8 @@ def models(tmp_path_factory):
         (["output.dir=tiny.toml"], "output.dir: cannot write into"),
         (["callbacks=nowhere:Mine"], "No module named 'nowhere'"),
         (["training.chats=no.jsonl", "warm_start.num_steps=2"], "no.jsonl: no such file"),
-        (["environment.kwargs.data=no.jsonl", "evaluation.num_tasks=0"], "no task file"),
+        (["environment.id=AgentPEFT/DBBench-v0", "environment.kwargs={data='no.json'}"], "no.json"),
+        (["environment.id=AgentPEFT/GSM8K-v0", "environment.kwargs={data='no.jsonl'}"], "no.jsonl"),
         (["evaluation.env_kwargs.num_digits=many"], "num_digits must be an integer"),
         (["warm_start.num_steps=2", "warm_start.env_kwargs.num_digits=many"], "num_digits must be"),
         (

@@ -444,6 +444,47 @@ def test_an_endpoint_that_does_not_answer_is_said(run_dir, capsys, tmp_path, mon
     )
 
 
+@pytest.mark.parametrize(
+    ("status", "kind", "answer", "message"),
+    [
+        (200, "text/html", "<html>hello</html>", "answers no chat completion"),
+        (200, "application/json", "<html>", "answers no JSON"),
+        (200, "application/json", '{"a": 1}', "answers no chat completion"),
+        (200, "application/json", "[]", "answers no chat completion"),
+        (401, "application/json", '{"error": "no"}', "the key is taken from OPENAI_API_KEY"),
+        (200, "application/json", None, "none of 4 tasks was played to its end"),  # it hangs
+    ],
+)
+def test_an_endpoint_that_answers_something_else_ends_in_a_line(
+    run_dir, capsys, tmp_path, monkeypatch, status, kind, answer, message
+):
+    class Odd(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if answer is None:
+                is_over.wait(60)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write((answer or "").encode())
+
+        def log_message(self, format, *args):
+            pass
+
+    monkeypatch.setattr("agentpeft.policies.engines.openai.MAX_RETRIES", 0)
+    is_over = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as odd:
+        threading.Thread(target=odd.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{odd.server_port}/v1"
+        words = ["--endpoint", url, "--endpoint-model", "m", "--output", str(tmp_path / "out")]
+        limits = ["evaluation.num_tasks=4", "env_runners.episode_timeout_s=1"]
+        assert main([str(run_dir), *words, *limits]) == 1
+        is_over.set()
+        odd.shutdown()
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if "error:" in text]
+    assert message in line
+
+
 def test_replayed_successes_stand_before_the_prompt(evaluate, server):
     server.bodies.clear()
     words = [

@@ -277,22 +277,17 @@ def test_a_resumed_run_goes_on_under_its_id_at_wandb(config, tmp_path, start, wa
     assert len(seen) > 8  # each table has other episodes
 
 
-@pytest.mark.parametrize("env_id", ["AgentPEFT/DBBench-v0", "AgentPEFT/GSM8K-v0"])
-def test_missing_task_files_are_made_and_share_no_task(tmp_path, monkeypatch, env_id):
+def test_task_files_are_found_from_every_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agentpeft.launch.data.task_files._NUM_TASKS", 20)
-    held_out = {"env_kwargs": {"data": "data/test.jsonl"}}
-    environment = {"id": env_id, "kwargs": {"data": "data/train.jsonl"}}
-    stages = {"stages": [{"data": "data/first.jsonl"}, {}]}
+    held_out = {"env_kwargs": {"data": "test.jsonl"}}
+    environment = {"id": "AgentPEFT/GSM8K-v0", "kwargs": {"data": "train.jsonl"}}
+    stages = {"stages": [{"data": "first.jsonl"}, {"split": "train"}, {"data": "hub"}]}
     settings = Settings(environment=environment, evaluation=held_out, curriculum=stages)
     settings = with_task_files(settings)
-    kwargs = (settings.environment.kwargs, settings.evaluation.env_kwargs)
-    files = [Path(each["data"]) for each in (*kwargs, settings.curriculum.stages[0])]
-    assert all(path.is_absolute() for path in files)
-    asked = [
-        set(re.findall(r'"(?:question|instruction)": "(.*?)"', path.read_text())) for path in files
-    ]
-    assert all(asked) and not any(one & other for one, other in combinations(asked, 2))
+    assert settings.environment.kwargs == {"data": str(tmp_path / "train.jsonl")}
+    assert settings.evaluation.env_kwargs == {"data": str(tmp_path / "test.jsonl")}
+    first = {"data": str(tmp_path / "first.jsonl")}
+    assert settings.curriculum.stages == (first, {"split": "train"}, {"data": "hub"})
 
 
 def test_a_run_leaves_its_files_and_a_last_line(config, tmp_path, capsys):
