@@ -15,7 +15,7 @@ from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
 from agentpeft.policies.errors import CheckpointError, PayloadLostError
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.peers import Peers, open_store
+from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
@@ -57,7 +57,9 @@ class LearnerActor(Actor):
             gradient_checkpointing=learners.gradient_checkpointing,
         )
         if self.store is not None:  # not before: transformers loads otherwise in a process group
-            peers.join(self.store, self.rank, learners.num_learners, num_gpus > 0)
+            from agentpeft.policies.learning.several_learners import SeveralLearners
+
+            peers = SeveralLearners(self.store, self.rank, learners.num_learners, num_gpus > 0)
         self.learner = Learner(settings, policy, peers)
 
     def receive(self, groups: Sequence[Ref]) -> None:
@@ -169,6 +171,7 @@ class LearnerGroup:
         self._is_sharded, self._wait = own.shard_base, wait
         self._store: TCPStore | None = None  # nccl asks it at the first update
         if own.num_learners > 1:
+            from agentpeft.policies.learning.several_learners import open_store
             from agentpeft.policies.workers.ray_actors import find_node_address
 
             self._store = open_store(find_node_address())

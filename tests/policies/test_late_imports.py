@@ -36,6 +36,7 @@ OPTIONS = (
     "policies.learning.options.",
     "policies.learning.passes.sharded_base",
     "policies.learning.passes.varlen_attention",
+    "policies.learning.several_learners",
     "policies.models.batch_maker",
     "policies.models.four_bits",
     "policies.models.lora.all_weights",

@@ -99,7 +99,7 @@ class ModelRunner:
         values: dict[int, Floats] = {}
 
         def note(forward_pass: Pass, batch: MicroBatch) -> None:
-            batch_logprobs, _, batch_values = self._compute(batch, forward_pass)
+            batch_logprobs, _, batch_values = self.compute(batch, forward_pass)
             if batch_logprobs is not None:
                 logprobs.update(batch.by_sample(batch_logprobs))
             if batch_values is not None:
@@ -125,7 +125,7 @@ class ModelRunner:
 
         def learn(forward_pass: Pass, batch: MicroBatch) -> None:
             packed = [samples[number] for number in batch.order]
-            logprobs, entropy, values = self._compute(batch, forward_pass)
+            logprobs, entropy, values = self.compute(batch, forward_pass)
             results = []
             if logprobs is not None and entropy is not None:
                 results.append(objective.compute(logprobs, entropy, packed))
@@ -149,28 +149,16 @@ class ModelRunner:
         run_batch = partial(run, forward_pass)
         attention = packed_attention(self._base) if self._is_packed else nullcontext()
         with forward_pass.adapter(), attention:
-            batches = self._micro_batches(samples)
+            batches = self.make_micro_batches(samples)
             if self._sharded_base is None:
                 for batch in batches:
                     if self.is_abandoned:
                         raise TrainingError("the update was given up")
                     run_batch(batch)
                 return
-            kind = forward_pass, torch.is_grad_enabled()
-            self._sharded_base.run(kind, batches, run_batch, partial(self._rehearse, forward_pass))
+            self._sharded_base.run(self, forward_pass, batches, run_batch)
 
-    def _rehearse(self, forward_pass: Pass) -> None:
-        """Runs all that a micro-batch runs, over one token; the gradients that it adds are 0."""
-        from agentpeft.policies.learning.passes.sharded_base import REHEARSED
-
-        (batch,) = self._micro_batches([REHEARSED])
-        logprobs, _, values = self._compute(batch, forward_pass)
-        if torch.is_grad_enabled():
-            computed = [each for each in (logprobs, values) if each is not None]
-            loss = torch.cat(computed).sum() * 0.0
-            loss.backward()  # type: ignore[no-untyped-call]
-
-    def _compute(
+    def compute(
         self, batch: MicroBatch, forward_pass: Pass
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Returns the policy's log-probabilities and entropies (in nats), and the critic's values.
@@ -195,7 +183,8 @@ class ModelRunner:
             values = self._critic.compute_values(states, batch)
         return logprobs, entropy, values
 
-    def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+    def make_micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        """Returns the samples in micro-batches of the present size."""
         return make_micro_batches(
             samples, self.size.max_tokens, is_packed=self._is_packed, device=self._device
         )

@@ -18,8 +18,9 @@ Since all must gather a layer for one of them to run it, they run equally many p
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -33,14 +34,18 @@ from transformers import PreTrainedModel
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.policies.errors import TrainingError, is_out_of_memory
+from agentpeft.policies.learning.passes.micro_batches import MicroBatch
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample
+from agentpeft.policies.learning.several_learners import SeveralLearners
 from agentpeft.policies.messages import Trajectory
 from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
 
-_T = TypeVar("_T")
-REHEARSED = Sample(
+if TYPE_CHECKING:  # it imports this module where a base is sharded
+    from agentpeft.policies.learning.passes.model_runner import ModelRunner, Pass
+
+_REHEARSED = Sample(
     0,
     0,
     Trajectory(
@@ -79,7 +84,7 @@ class ShardedBase:
                 f"learners.shard_base needs torch 2.13 or newer, got {torch.__version__}: set it "
                 "to false"
             )
-        if peers.num_learners == 1:
+        if not isinstance(peers, SeveralLearners):
             raise SettingsError(
                 "learners.shard_base deals a base out over several learners: set "
                 "learners.num_learners to 2 or more"
@@ -95,7 +100,7 @@ class ShardedBase:
         self._gathered: list[int] = []
         """The layers that were gathered in the present pass, by number."""
         self._orders: dict[Hashable, list[int]] = {}
-        """The same of a whole pass, by its kind."""
+        """The same of a whole pass, by its kind: those of a kind gather alike."""
         mesh = init_device_mesh(device.type, (peers.num_learners,), mesh_dim_names=("fsdp",))
         self._layers: list[FSDPModule] = []
         for number, layer in enumerate(layers):
@@ -115,17 +120,19 @@ class ShardedBase:
 
     def run(
         self,
-        kind: Hashable,
-        batches: Sequence[_T],
-        run: Callable[[_T], None],
-        rehearse: Callable[[], None],
+        runner: "ModelRunner",
+        forward_pass: "Pass",
+        batches: Sequence[MicroBatch],
+        run: Callable[[MicroBatch], None],
     ) -> None:
         """Runs a pass for each micro-batch, and rehearses while other learners have more of them.
 
-        All passes of a kind gather the same layers in the same order. Raises: MemoryError if a
-        learner ran out of memory, in all learners; then all micro-batches were in vain.
-        TrainingError if it has too little for a single layer: the others wait for it in vain.
+        Raises: MemoryError if a learner ran out of memory, in all learners; then all micro-batches
+        were in vain. TrainingError if it has too little for a single layer: the others wait for it
+        in vain.
         """
+        kind = forward_pass, torch.is_grad_enabled()
+        rehearse = partial(_rehearse, runner, forward_pass)
         # Of each forward pass that had no backward pass, as a probe's, FSDP still expects one
         self._root.reset_iter_state()
         if kind not in self._orders:
@@ -159,6 +166,16 @@ class ShardedBase:
             for number in order[len(self._gathered) :]:
                 self._layers[number].unshard()
                 self._layers[number].reshard()
+
+
+def _rehearse(runner: "ModelRunner", forward_pass: "Pass") -> None:
+    """Runs all that a micro-batch runs, over one token; the gradients that it adds are 0."""
+    (batch,) = runner.make_micro_batches([_REHEARSED])
+    logprobs, _, values = runner.compute(batch, forward_pass)
+    if torch.is_grad_enabled():
+        computed = [numbers for numbers in (logprobs, values) if numbers is not None]
+        loss = torch.cat(computed).sum() * 0.0
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
