@@ -41,7 +41,8 @@ from agentpeft.policies.messages import (
     GenerationRequest,
     Ids,
 )
-from agentpeft.policies.models.load import choose_dtype, find_base
+from agentpeft.policies.models.base_files import find_base
+from agentpeft.policies.models.load import choose_dtype
 from agentpeft.policies.rollout.chat import ChatFormat, open_chat
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.ray_actors import process_variables

@@ -205,7 +205,7 @@ class EngineHost:
     def _start(self) -> "VllmProcess":
         from agentpeft.policies.engines.vllm.settings import read_vllm_settings
         from agentpeft.policies.engines.vllm.start import check_vllm, start_process
-        from agentpeft.policies.models.load import find_base, find_served_base
+        from agentpeft.policies.models.base_files import find_base, find_served_base
 
         check_vllm()
         settings = self._settings

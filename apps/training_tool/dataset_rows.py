@@ -49,7 +49,7 @@ def open_chat(settings: Settings) -> "ChatFormat":
     No weights are loaded; only the built-in model is made where it is not cached. Raises:
     SettingsError.
     """
-    from agentpeft.policies.models.load import find_base
+    from agentpeft.policies.models.base_files import find_base
     from agentpeft.policies.rollout import chat
 
     return chat.open_chat(find_base(settings)[1], settings)

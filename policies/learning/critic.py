@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agentpeft.policies.learning.advantages import compute_gae, whiten
+from agentpeft.policies.learning.advantages import whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
 from agentpeft.policies.learning.objective import Totals, join, spread
 from agentpeft.policies.learning.passes.micro_batches import MicroBatch
@@ -98,6 +98,19 @@ class Critic:
         """Loads weights of the same names."""
         for name, weight in self._weights.items():
             weight.copy_(state[name])
+
+
+def compute_gae(rewards: Floats, values: Floats, gamma: float, lambda_: float) -> Floats:
+    """Returns the advantages of an episode's turns from their rewards and values, all (turns,).
+
+    A_t = delta_t + gamma lambda A_t+1, with delta_t = r_t + gamma V_t+1 - V_t; after the last turn
+    both A and V are 0. Rewards [0, 1], values [.5, .5], gamma 1, lambda 0 -> [0, .5].
+    Source: Schulman et al. 2016, "High-Dimensional Continuous Control Using GAE", eq. 16.
+    """
+    advantages = rewards + gamma * np.append(values, 0)[1:] - values
+    for turn in reversed(range(len(advantages) - 1)):
+        advantages[turn] += gamma * lambda_ * advantages[turn + 1]
+    return advantages.astype(np.float32)
 
 
 def estimate_by_turn(

@@ -10,7 +10,6 @@ from typing import Literal
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.models.policy_base import PolicyBase, Progress, place
@@ -112,32 +111,3 @@ def travels_in_bfloat16(settings: Settings, model: nn.Module) -> bool:
     is_served = choose_dtype(settings.model, device) == torch.bfloat16
     is_computed = uses_autocast(settings, model, next(model.parameters()).device)
     return settings.lora.use_lora and is_served and is_computed
-
-
-def find_base(settings: Settings) -> tuple[Path, PreTrainedTokenizerBase]:
-    """Returns the base's folder and its tokenizer, without loading weights.
-
-    But for the tiny model, which is made where it is not in the cache. Raises: SettingsError.
-    """
-    if settings.model.name == "tiny":
-        base = load_base(settings)
-        return Path(base.name), base.tokenizer
-    from agentpeft.policies.models.saved_model import find_saved
-
-    return find_saved(settings.model)
-
-
-def find_served_base(
-    settings: Settings, num_gpus: float = 0.0
-) -> tuple[Path, PreTrainedTokenizerBase]:
-    """Returns the folder of the weights that an engine with a loader of its own serves.
-
-    As `find_base`, but that a base in 4 bits is written into the cache as `load_served_base` has
-    it, once on each machine. Raises: SettingsError.
-    """
-    folder, tokenizer = find_base(settings)
-    if settings.model.is_in_4_bits:
-        from agentpeft.policies.models.four_bits import find_dequantized
-
-        folder = find_dequantized(folder, settings, num_gpus)
-    return folder, tokenizer

@@ -11,7 +11,6 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 import torch
-from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 FINGERPRINT_KEY = "agentpeft_fingerprint"
@@ -69,18 +68,6 @@ def place(model: PreTrainedModel, device: torch.device, shared_from: Path | None
         weights = ((name, parameter.data) for name, parameter in model.named_parameters())
         frozen = _PLACED[key] = _FrozenWeights(weights)
     model._frozen_weights = frozen  # type: ignore[assignment]
-
-
-@dataclass(frozen=True)
-class FrozenPolicy:
-    """A model that is only asked; `model` is the base's, or that with an adapter."""
-
-    base: PolicyBase
-    model: nn.Module
-
-    def trainable_parameters(self) -> list[nn.Parameter]:
-        """Returns nothing."""
-        return []
 
 
 def stop_tokens_of(config: GenerationConfig | None) -> tuple[int, ...]:

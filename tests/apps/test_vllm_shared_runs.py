@@ -20,7 +20,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.loop.algorithm import Algorithm
-from agentpeft.policies.models.load import find_served_base
+from agentpeft.policies.models.base_files import find_served_base
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from agentpeft.launch.evaluate import main as evaluate
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
-from agentpeft.policies.models.load import find_served_base, load_base, load_served_base
+from agentpeft.policies.models.base_files import find_served_base
+from agentpeft.policies.models.load import load_base, load_served_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import LoraSettings, Settings, TinySettings

@@ -5,8 +5,7 @@ import pytest
 from learner_parts import make_group, make_samples_of, make_trajectory
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.learning.advantages import compute_gae
-from agentpeft.policies.learning.critic import compute_critic_metrics
+from agentpeft.policies.learning.critic import compute_critic_metrics, compute_gae
 from agentpeft.policies.learning.samples import Scores
 from agentpeft.policies.messages import Trajectory
 

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.models.load import choose_device, choose_dtype, find_base, load_base
+from agentpeft.policies.models.base_files import find_base
+from agentpeft.policies.models.load import choose_device, choose_dtype, load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import LoraSettings, ModelSettings, Settings, TinySettings

@@ -27,8 +27,8 @@ from trial_learners import (
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import PlacementError, TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.several_learners import cut_into_shares
 from agentpeft.policies.learning.samples import list_samples
+from agentpeft.policies.learning.several_learners import cut_into_shares
 from agentpeft.policies.workers.learner_group import LearnerGroup
 
 pytestmark = [

@@ -24,7 +24,8 @@ from agentpeft.policies.engines.player import EngineFactory
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.messages import AdapterVersion, EpisodeRecord, Ids, Trajectory
-from agentpeft.policies.models.load import find_base, load_base
+from agentpeft.policies.models.base_files import find_base
+from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, open_chat

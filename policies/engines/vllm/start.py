@@ -15,7 +15,7 @@ from agentpeft.envs.core.errors import SettingsError, import_user_module, is_ins
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
-from agentpeft.policies.models.load import find_served_base
+from agentpeft.policies.models.base_files import find_served_base
 from agentpeft.policies.models.policy_base import stop_tokens_of
 from agentpeft.policies.rollout.chat import ChatFormat, open_chat
 from agentpeft.policies.settings.config import Settings

@@ -9,7 +9,7 @@ Lab 2025, "On-Policy Distillation".
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,8 +24,20 @@ from agentpeft.policies.learning.samples import Sample, Scores
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import choose_device, load_base
 from agentpeft.policies.models.lora.open_adapters import open_adapter
-from agentpeft.policies.models.policy_base import FrozenPolicy, PolicyBase
+from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import Settings
+
+
+@dataclass(frozen=True)
+class FrozenPolicy:
+    """A model that is only asked; `model` is the base's, or that with an adapter."""
+
+    base: PolicyBase
+    model: nn.Module
+
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """Returns nothing."""
+        return []
 
 
 class Teacher(Protocol):

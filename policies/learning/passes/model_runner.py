@@ -28,12 +28,12 @@ from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora.attach_lora import Policy
-from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 from agentpeft.policies.settings.config import Settings
 
 if TYPE_CHECKING:  # most runs do without
     from agentpeft.policies.learning.critic import Critic
+    from agentpeft.policies.learning.options.teacher import FrozenPolicy
     from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
 
@@ -65,7 +65,7 @@ class ModelRunner:
     def __init__(
         self,
         settings: Settings,
-        policy: Policy | FrozenPolicy,
+        policy: "Policy | FrozenPolicy",
         critic: "Critic | None" = None,
         sharded_base: "ShardedBase | None" = None,
     ) -> None:

@@ -40,9 +40,9 @@ from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.learning.several_learners import SeveralLearners
 from agentpeft.policies.messages import Trajectory
 from agentpeft.policies.models.lora.attach_lora import Policy
-from agentpeft.policies.models.policy_base import FrozenPolicy
 
-if TYPE_CHECKING:  # it imports this module where a base is sharded
+if TYPE_CHECKING:  # they import this module where a base is sharded
+    from agentpeft.policies.learning.options.teacher import FrozenPolicy
     from agentpeft.policies.learning.passes.model_runner import ModelRunner, Pass
 
 _REHEARSED = Sample(
@@ -72,7 +72,7 @@ class ShardedBase:
     next, and what is being gathered.
     """
 
-    def __init__(self, policy: Policy | FrozenPolicy, peers: Peers, device: torch.device) -> None:
+    def __init__(self, policy: "Policy | FrozenPolicy", peers: Peers, device: torch.device) -> None:
         """Shards the base in place, and takes all the rest of the policy to the device.
 
         Raises: SettingsError where the model does not say what its layers are.

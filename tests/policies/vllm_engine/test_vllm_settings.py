@@ -16,7 +16,8 @@ from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
 from agentpeft.policies.engines.vllm.weight_files import read_adapter, write_adapter
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.models.load import find_base, load_base
+from agentpeft.policies.models.base_files import find_base
+from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
 
 HOLD = """
