@@ -1,19 +1,68 @@
-"""Weights with which an untrained model repeats what it has seen: `start_induction_heads`."""
+"""A tiny model that copies words (`tiny.copies_words`): its tokens, and the weights it starts with.
+
+A word has the same tokens wherever it stands, so what is to be repeated is what has been read; and
+some heads of the untrained model repeat what they have seen already.
+"""
 
 import math
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers
 from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from agentpeft.policies.models.tiny import DIGITS, MARKS, train_bpe
+
+_WORDS = pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}| ?[^\p{L}\p{N} ]+| +"), "isolated")
+"""A word with the space before it, a digit, or what lies between them."""
+_SEVERAL_WORDS = re.compile(r"^(?=.{12}).*\w\W*\s\W*\w.*(?<!\s)$", re.DOTALL)
+_MIN_SHARE = 0.05
+"""A phrase is so often in the corpus, as a share of the number of its texts."""
 _NUM_HEADS = 3
 _SHARPNESS = 24.0
 _MATCH = 0.8
 _GAIN = 0.2
 _LONGEST = 250
 """How far back, in tokens, a match is not blurred by its distance."""
+
+
+def train_bpe_of_words(texts: Sequence[str], vocab_size: int) -> Tokenizer:
+    """Returns one in which a word has the same tokens wherever it stands, outside of phrases."""
+    phrases = _find_phrases(texts, vocab_size)
+    others = re.compile("|".join(map(re.escape, phrases)) or r"(?!)")
+    bpe = train_bpe(
+        (part for text in texts for part in others.split(text)),
+        vocab_size - len(phrases),
+        _WORDS,
+    )
+    bpe.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
+    return bpe
+
+
+def _find_phrases(texts: Sequence[str], vocab_size: int) -> list[str]:
+    """Returns several words each that a BPE would make one token, the longest first.
+
+    Each begins and ends with whole words in all of its places.
+    """
+    bpe = train_bpe(texts, vocab_size, DIGITS)
+    tokens = [bpe.decode([number]) for number in range(bpe.get_vocab_size())]
+    whole = "\0".join(texts)
+    phrases = [token for token in tokens if _SEVERAL_WORDS.search(token)]
+    phrases = [token for token in phrases if not any(mark in token for mark in MARKS)]
+    phrases = [token for token in phrases if _is_whole(token, whole, len(texts) * _MIN_SHARE)]
+    return sorted(phrases, key=len, reverse=True)[: (vocab_size - 256 - len(MARKS)) // 8]
+
+
+def _is_whole(token: str, whole: str, min_count: float) -> bool:
+    """Returns whether a token is there often enough, and never begins or ends within a word."""
+    count = whole.count(token)
+    pattern = rf"(?<![^\W\d_]){re.escape(token)}" if token[0].isalpha() else re.escape(token)
+    pattern += r"(?![^\W\d_])" if token[-1].isalpha() else ""
+    return count >= min_count and len(re.findall(pattern, whole)) == count
 
 
 def start_induction_heads(model: LlamaForCausalLM) -> None:
