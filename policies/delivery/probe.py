@@ -102,20 +102,10 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
-    limit = choose_limit(logprobs, is_autocast or is_bfloat16)
+    limit = _EXACT_LIMIT
+    if is_autocast or is_bfloat16:
+        limit = max(_BFLOAT16_LIMIT, _BFLOAT16_SHARE * float(np.abs(logprobs).mean()))
     return Probe(sequences, logprobs, policy.probed_base, limit)
-
-
-def choose_limit(logprobs: Floats, in_bfloat16: bool) -> float:
-    """Returns how far an engine may be from a learner's log-probabilities (N,), by the type.
-
-    Example:
-        >>> choose_limit(np.full(9, -2.0), True), choose_limit(np.full(9, -12.0), True)
-        (0.05, 0.12)
-    """
-    if not in_bfloat16:
-        return _EXACT_LIMIT
-    return max(_BFLOAT16_LIMIT, _BFLOAT16_SHARE * float(np.abs(logprobs).mean()))
 
 
 async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> Proof:

@@ -135,19 +135,13 @@ class LoraPolicy(Policy):
 
         Raises: CheckpointError if it cannot be read, SettingsError if it is of another kind.
         """
-        from agentpeft.policies.models.lora.read_adapter import (
-            check_fits,
-            read_adapter,
-            read_config,
-        )
+        from agentpeft.policies.models.lora.read_adapter import read_fitting_adapter
 
-        folder = Path(path)
-        saved, weights = read_config(folder), read_adapter(folder)
-        check_fits(folder, saved, self._config, weights.keys() == self._parameters.keys())
+        weights = read_fitting_adapter(Path(path), self._config, self._parameters.keys())
         try:
             self.load_weights(weights)
         except CheckpointError as error:
-            raise CheckpointError(f"the adapter {folder}: {error}") from None
+            raise CheckpointError(f"the adapter {path}: {error}") from None
 
 
 def attach_lora(

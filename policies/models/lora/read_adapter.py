@@ -138,11 +138,16 @@ def find_unusual(config: LoraConfig, own: LoraConfig, allowed: Collection[str] =
     return None
 
 
-def check_fits(folder: Path, saved: LoraConfig, own: LoraConfig, has_same_layers: bool) -> None:
-    """Raises: SettingsError with both values for the first thing that differs.
+def read_fitting_adapter(
+    folder: Path, own: LoraConfig, names: Collection[str]
+) -> dict[str, Floats]:
+    """Returns the weights of an adapter that a run with the config `own` can train further.
 
-    One set of layers can be named in several ways, also by a pattern.
+    `names` are those of the run's weights: one set of layers can be named in several ways in a
+    config, also by a pattern. Raises: SettingsError with both values for the first thing that
+    differs, CheckpointError if it cannot be read.
     """
+    saved, weights = read_config(folder), read_adapter(folder)
     if unusual := find_unusual(saved, own):
         biases = "where its layers have biases, " if saved.lora_bias else ""
         raise SettingsError(
@@ -161,7 +166,7 @@ def check_fits(folder: Path, saved: LoraConfig, own: LoraConfig, has_same_layers
         ("rank", saved.r, own.r),
         ("alpha", _plain_alpha(saved), _plain_alpha(own)),
     ]
-    if not has_same_layers:
+    if weights.keys() != names:
         compared.append(("target_modules", _list_targets(saved), _list_targets(own)))
     for name, theirs, ours in compared:
         if theirs != ours:
@@ -170,6 +175,7 @@ def check_fits(folder: Path, saved: LoraConfig, own: LoraConfig, has_same_layers
                 f"{ours!s:.300}: set it alike, or merge the adapter into its base (agentpeft "
                 "merge) and start from that"
             )
+    return weights
 
 
 def _plain_alpha(config: LoraConfig) -> float:
