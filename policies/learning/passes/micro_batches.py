@@ -89,33 +89,27 @@ def _make_units(samples: Sequence[Sample], max_tokens: int, is_packed: bool) -> 
 
     Unpacked, each distinct sequence is a unit without a prompt before it.
     """
-    groups: dict[tuple[int, bytes], dict[bytes, tuple[Ids, list[int]]]] = {}
+    groups: dict[tuple[int, bytes], tuple[Ids, dict[bytes, tuple[Ids, list[int]]]]] = {}
     for number, sample in enumerate(samples):
         if not sample.num_sampled_tokens:
             continue
-        prompt, row = sample.trajectory.prompt_ids, _fed_ids(sample)
-        if is_packed:
-            group = groups.setdefault((sample.group, prompt.tobytes()), {})
-        else:
-            row = np.concatenate([prompt, row])
-            group = groups.setdefault((0, row.tobytes()), {})
-        group.setdefault(row.tobytes(), (row, []))[1].append(number)
+        prompt, trajectory = sample.trajectory.prompt_ids, sample.trajectory
+        # The last sampled token, and what follows it, predict nothing
+        row = trajectory.token_ids[: np.flatnonzero(trajectory.loss_mask)[-1]]
+        key = sample.group, prompt.tobytes()
+        if not is_packed:
+            prompt, row = prompt[:0], np.concatenate([prompt, row])
+            key = 0, row.tobytes()
+        _, rows = groups.setdefault(key, (prompt, {}))
+        rows.setdefault(row.tobytes(), (row, []))[1].append(number)
     units: list[_Unit] = []
-    for rows in groups.values():
-        first = True
+    for prompt, rows in groups.values():
+        units.append(_Unit(prompt))
         for row, numbers in sorted(rows.values(), key=lambda pair: len(pair[0])):
-            if first or units[-1].num_tokens + len(row) > max_tokens:
-                prompt = samples[numbers[0]].trajectory.prompt_ids
-                units.append(_Unit(prompt if is_packed else prompt[:0]))
-                first = False
+            if units[-1].rows and units[-1].num_tokens + len(row) > max_tokens:
+                units.append(_Unit(prompt))
             units[-1].add(row, numbers)
     return units
-
-
-def _fed_ids(sample: Sample) -> Ids:
-    """The tokens that the model must read after the prompt: all before the last sampled one."""
-    trajectory = sample.trajectory
-    return trajectory.token_ids[: np.flatnonzero(trajectory.loss_mask)[-1]]
 
 
 def _lay_out(
@@ -148,7 +142,7 @@ def _lay_out(
             for number in numbers:
                 trajectory = samples[number].trajectory
                 # Without a shared prompt, the row begins with the prompt
-                offset = 0 if is_packed else len(trajectory.prompt_ids)
+                offset = len(trajectory.prompt_ids) - len(unit.prompt)
                 in_row = np.flatnonzero(trajectory.loss_mask) + offset - 1
                 # A prompt's last token, which predicts a row's first one, lies before the first row
                 predicting.append(np.where(in_row < 0, first - 1, before_row + in_row))
