@@ -104,10 +104,10 @@ def compute_token_weights(
 def spread_ratio(logprobs: Tensor, old_logprobs: Tensor, sequences: Tensor) -> Tensor:
     """Returns old log-probabilities (N,) that give every token its sequence's ratio (GSPO).
 
-    `sequences`, (N,), numbers each token's sequence from 0.
-    That ratio is the geometric mean of the tokens' ratios: (pi(y) / pi_old(y)) ** (1 / |y|). A
-    token's gradient still flows through its own log-probability, so a loss that averages over
-    each sequence's tokens has the gradient of GSPO's sequence loss.
+    `sequences`, (N,), numbers each token's sequence from 0. Its ratio is the geometric mean of its
+    tokens' ratios: (pi(y) / pi_old(y)) ** (1 / |y|). A token's gradient still flows through its own
+    log-probability, so a loss that averages over each sequence's tokens has the gradient of GSPO's
+    sequence loss.
     Source: Zheng et al. 2025, "Group Sequence Policy Optimization", eq. 7 and 14.
     """
     current = logprobs.detach()
