@@ -28,7 +28,7 @@ def leave_one_out(returns: Floats) -> Floats:
 
     Source: Ahmadian et al. 2024, "Back to Basics" (RLOO).
     """
-    return _centred(returns) * (len(returns) / max(len(returns) - 1, 1))
+    return group_centred(returns) * (len(returns) / max(len(returns) - 1, 1))
 
 
 def group_centred(returns: Floats) -> Floats:
@@ -36,7 +36,10 @@ def group_centred(returns: Floats) -> Floats:
 
     Source: Liu et al. 2025, "Understanding R1-Zero-Like Training" (Dr. GRPO).
     """
-    return _centred(returns)
+    if np.ptp(returns) == 0:
+        return np.zeros_like(returns)  # exactly: such episodes then need no forward pass
+    centred: Floats = returns - returns.mean()
+    return centred
 
 
 def group_standardized(returns: Floats) -> Floats:
@@ -45,7 +48,7 @@ def group_standardized(returns: Floats) -> Floats:
     A group of equal returns gets zeros. Source: Shao et al. 2024, "DeepSeekMath" (GRPO).
     """
     deviation = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
-    standardized: Floats = _centred(returns) / (deviation + _EPSILON)
+    standardized: Floats = group_centred(returns) / (deviation + _EPSILON)
     return standardized
 
 
@@ -77,10 +80,3 @@ def whiten(advantages: Floats) -> Floats:
         return advantages
     whitened: Floats = (advantages - advantages.mean()) / (advantages.std() + _EPSILON)
     return whitened
-
-
-def _centred(returns: Floats) -> Floats:
-    if np.ptp(returns) == 0:
-        return np.zeros_like(returns)  # exactly: such episodes then need no forward pass
-    centred: Floats = returns - returns.mean()
-    return centred

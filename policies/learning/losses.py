@@ -101,24 +101,16 @@ def compute_token_weights(
     return [1 / max(scale, 1) for scale in scales[normalization]]
 
 
-def sequence_means(values: Tensor, sequences: Tensor) -> Tensor:
-    """Returns for each token the mean of `values` (N,) over its sequence.
-
-    `sequences`, (N,), numbers each token's sequence from 0. Values [1, 2, 3], sequences [0, 0, 1]:
-    [1.5, 1.5, 3].
-    """
-    counts = torch.bincount(sequences)
-    sums = values.new_zeros(len(counts)).index_add(0, sequences, values)
-    return (sums / counts)[sequences]
-
-
 def spread_ratio(logprobs: Tensor, old_logprobs: Tensor, sequences: Tensor) -> Tensor:
     """Returns old log-probabilities (N,) that give every token its sequence's ratio (GSPO).
 
-    That ratio is the geometric mean of the tokens' ratios: (pi(y) / pi_old(y)) ** (1 / |y|). A
-    token's gradient still flows through its own log-probability, so a loss that averages over
-    each sequence's tokens has the gradient of GSPO's sequence loss.
+    `sequences`, (N,), numbers each token's sequence from 0. Its ratio is the geometric mean of its
+    tokens' ratios: (pi(y) / pi_old(y)) ** (1 / |y|). A token's gradient still flows through its own
+    log-probability, so a loss that averages over each sequence's tokens has the gradient of GSPO's
+    sequence loss.
     Source: Zheng et al. 2025, "Group Sequence Policy Optimization", eq. 7 and 14.
     """
     current = logprobs.detach()
-    return current - sequence_means(current - old_logprobs, sequences)
+    counts = torch.bincount(sequences)
+    sums = current.new_zeros(len(counts)).index_add(0, sequences, current - old_logprobs)
+    return current - (sums / counts)[sequences]

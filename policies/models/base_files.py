@@ -46,12 +46,13 @@ def find_served_base(
     A base in 4 bits is written into the cache as `load_served_base` has it, once on each machine.
     """
     folder, tokenizer = find_base(settings)
-    return _dequantize(
-        folder, settings, num_gpus
-    ) if settings.model.is_in_4_bits else folder, tokenizer
+    if settings.model.is_in_4_bits:
+        folder = _dequantize(folder, settings, num_gpus)
+    return folder, tokenizer
 
 
 def _dequantize(folder: Path, settings: Settings, num_gpus: float) -> Path:
+    """Returns the folder of a base's copy, written once on each machine."""
     from agentpeft.policies.models.four_bits import need_quantizer
 
     need_quantizer()
