@@ -1,4 +1,5 @@
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -203,6 +204,20 @@ def test_a_failure_of_the_model_reaches_everybody_who_waits():
     with pytest.raises(EngineError, match="the engine failed: IndexError"):
         asyncio.run(engine.generate(bad))
     engine.close()
+
+
+def test_requests_of_several_event_loops_are_answered_together():
+    engine = TransformersEngine(make_model(), [], replace(BASE, deterministic=True))
+    engine.update_sessions(opened=["a", "b"])
+
+    def ask(session):
+        request = GenerationRequest(session, prompt_of(5), (0,), 1.0, 3)
+        return asyncio.run(asyncio.wait_for(engine.generate(request), 10))
+
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(ask, "ab")
+    engine.close()
+    assert one.token_ids.tolist() == other.token_ids.tolist()
 
 
 def test_closing_ends_what_is_under_way():

@@ -70,8 +70,7 @@ class EngineSettings:
 class TransformersEngine:
     """Samples with keys and values cached by session, and the adapter fused into the weights.
 
-    The model belongs to the engine from then on. Its generation_config is not used. Requests that
-    are under way together belong to one event loop.
+    The model belongs to the engine from then on. Its generation_config is not used.
     """
 
     num_versions = 1
@@ -336,20 +335,22 @@ class TransformersEngine:
 
 
 def _settle(results: Mapping[DecodingJob, Completion | EngineError]) -> None:
-    """Answers those who wait, with one call into their event loop."""
+    """Answers those who wait, with one call into each event loop."""
+    for loop in {job.future.get_loop() for job in results}:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_set_results, results, loop)
 
-    def set_results() -> None:
-        for job, result in results.items():
-            if job.future.done():
-                continue
-            if isinstance(result, EngineError):
-                job.future.set_exception(result)
-            else:
-                job.future.set_result(result)
 
-    loops = {job.future.get_loop() for job in results}
-    if loops and not (loop := loops.pop()).is_closed():
-        loop.call_soon_threadsafe(set_results)
+def _set_results(
+    results: Mapping[DecodingJob, Completion | EngineError], loop: asyncio.AbstractEventLoop
+) -> None:
+    for job, result in results.items():
+        if job.future.get_loop() is not loop or job.future.done():
+            continue
+        if isinstance(result, EngineError):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)
 
 
 def start_transformers(
