@@ -12,15 +12,13 @@ from enum import StrEnum
 
 import numpy as np
 
-from agentpeft.policies.delivery.probe import choose_limit
+from agentpeft.policies.delivery.probe import can_be_told, choose_limit, compute_share
 from agentpeft.policies.messages import Floats
 
 NOISE_FACTOR = 3.0
 """An endpoint may be this many times as far from the adapter as its base is from ours."""
 MUCH_NEARER = 0.6
 """Another hypothesis is taken if its distance is below this share of the adapter's."""
-_SURE = 4.0
-"""How many standard errors must lie between an effect that is served and half of it."""
 
 
 class Served(StrEnum):
@@ -81,13 +79,13 @@ def judge(
         f"{own:.2g} nats a token from the adapter (limit {limit:.2g}), and {to_base:.2g} from the "
         "base: another adapter or another model answers"
     )
-    if not tells(adapter - base, limit):
+    if not can_be_told(adapter - base, limit):
         if min(own, to_base) > limit:
             return Judgement(Served.NO, other, figures)
         what = "nothing" if not np.any(adapter - base) else f"{distance(adapter, base):.2g} nats"
         reason = f"the adapter changes {what} a token, and rounding may change {limit:.2g}"
         return Judgement(Served.UNKNOWN, f"{reason}: train it further, or use --canary", figures)
-    figures["canary"] = project(given - base, adapter - base)
+    figures["canary"] = compute_share(given - base, adapter - base)
     ignored = find_ignored(given, say, modules)
     hypotheses = {"the base answers, without the adapter": base}
     for name, factor in factors.items():
@@ -130,18 +128,9 @@ def find_unseen(say: Say, modules: Collection[str], limit: float, factor: float 
     `factor` multiplies the adapter's change.
     """
     whole = say(factor, frozenset())
-    return [n for n in sorted(modules) if not tells(whole - say(factor, frozenset({n})), limit)]
-
-
-def tells(effect: Floats, limit: float) -> bool:
-    """Returns whether an effect (N,) is told from half of it, under rounding up to `limit`."""
-    norm = float(np.linalg.norm(effect))
-    return norm > 0 and _SURE * limit / norm < 0.5
-
-
-def project(shown: Floats, effect: Floats) -> float:
-    """Returns the share of an effect (N,) that is shown (N,): 1 all of it, 0 nothing."""
-    return float(shown @ effect / (effect @ effect))
+    return [
+        n for n in sorted(modules) if not can_be_told(whole - say(factor, frozenset({n})), limit)
+    ]
 
 
 def distance(one: Floats, other: Floats) -> float:

@@ -197,7 +197,9 @@ def _play(
                 ready.replay.add(records)
             files.append(contestant, records)
             if not files.records(contestant):
-                limit = f"env_runners.episode_timeout_s ({settings.env_runners.episode_timeout_s:g})"
+                limit = (
+                    f"env_runners.episode_timeout_s ({settings.env_runners.episode_timeout_s:g})"
+                )
                 raise EngineError(
                     f"{contestant.name}: none of {len(positions)} tasks was played to its end: "
                     f"{report.last_fault or f'no answer within {limit}'}"

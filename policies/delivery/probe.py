@@ -36,8 +36,12 @@ _EXACT_LIMIT, _BFLOAT16_LIMIT, _BFLOAT16_SHARE = 1e-3, 0.05, 0.01
 In bfloat16 it may be a hundredth of the log-probabilities themselves, of which its last digit is
 0.4 %: a small model that has only seen one kind of text gives others -12 a token.
 """
-MIN_EFFECT = 0.1
-"""In parts of the limit: below it an adapter's effect may be rounding, and there is no canary."""
+_SURE = 8.0
+"""How many times an effect on all tokens must be rounding's, as a norm, to be told from its half.
+
+Rounding is mostly independent of it, so it adds up like noise. In bfloat16 it may be as large as
+the limit, in float32 it is below a tenth of it.
+"""
 MIN_CANARY = 0.5
 MIN_SERVED_EFFECT = 0.8
 """Share of an adapter's change that served weights must hold: rounding may lose the rest."""
@@ -89,7 +93,11 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     num_tokens = max(min(room, _MAX_SEQUENCE_TOKENS), 2)
     encoded = (policy.base.tokenizer(text)["input_ids"] for text in TEXTS)
     sequences = tuple(np.array(ids[:num_tokens]) for ids in encoded)
-    is_autocast = uses_autocast(settings, model, model.device)
+    gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
+    devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
+    is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
+    # What is served in float32 is compared in it, though updates may be computed in bfloat16
+    is_autocast = is_bfloat16 and uses_autocast(settings, model, model.device)
 
     def score() -> Floats:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=is_autocast):
@@ -99,13 +107,31 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     if policy.probed_base is None:  # it stays as it is, so it is asked once
         with policy.base_alone():
             policy.probed_base = score()
-    gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
-    devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
-    is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
-    limit = _EXACT_LIMIT
-    if is_autocast or is_bfloat16:
-        limit = max(_BFLOAT16_LIMIT, _BFLOAT16_SHARE * float(np.abs(logprobs).mean()))
+    limit = choose_limit(logprobs, is_bfloat16)
     return Probe(sequences, logprobs, policy.probed_base, limit)
+
+
+def choose_limit(logprobs: Floats, in_bfloat16: bool) -> float:
+    """Returns how far an engine may be from log-probabilities (N,), by the type of its weights.
+
+    Example:
+        >>> choose_limit(np.full(9, -2.0), True), choose_limit(np.full(9, -12.0), True)
+        (0.05, 0.12)
+    """
+    if not in_bfloat16:
+        return _EXACT_LIMIT
+    return max(_BFLOAT16_LIMIT, _BFLOAT16_SHARE * float(np.abs(logprobs).mean()))
+
+
+def can_be_told(effect: Floats, limit: float) -> bool:
+    """Returns whether an effect (N,) is told from half of it, where engines differ by a limit."""
+    rounding = limit if limit > _EXACT_LIMIT else limit / 10
+    return float(np.linalg.norm(effect)) > _SURE * rounding
+
+
+def compute_share(shown: Floats, effect: Floats) -> float:
+    """Returns how much of an effect (N,) is shown (N,): 1 all of it, 0 nothing."""
+    return float(shown @ effect / (effect @ effect))
 
 
 async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> Proof:
@@ -160,8 +186,8 @@ def compute_delivery_metrics(probe: Probe, proof: Proof) -> dict[str, float]:
     shown = proof.logprobs - probe.base_logprobs
     metrics["learner_effect"] = float(np.abs(effect).mean())
     metrics["engine_effect"] = float(np.abs(shown).mean())
-    if metrics["learner_effect"] > MIN_EFFECT * probe.limit:
-        metrics["canary"] = float(shown @ effect / (effect @ effect))
+    if can_be_told(effect, probe.limit):
+        metrics["canary"] = compute_share(shown, effect)
     return metrics
 
 

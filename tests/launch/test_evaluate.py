@@ -447,19 +447,21 @@ def test_an_endpoint_that_does_not_answer_is_said(run_dir, capsys, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "answer", "message"),
+    ("reply", "message"),
     [
-        (200, "text/html", "<html>hello</html>", "answers no chat completion"),
-        (200, "application/json", "<html>", "answers no JSON"),
-        (200, "application/json", '{"a": 1}', "answers no chat completion"),
-        (200, "application/json", "[]", "answers no chat completion"),
-        (401, "application/json", '{"error": "no"}', "the key is taken from OPENAI_API_KEY"),
-        (200, "application/json", None, "none of 4 tasks was played to its end"),  # it hangs
+        ((200, "text/html", "<html>hello</html>"), "answers no chat completion"),
+        ((200, "application/json", "<html>"), "answers no JSON"),
+        ((200, "application/json", '{"a": 1}'), "answers no chat completion"),
+        ((200, "application/json", "[]"), "answers no chat completion"),
+        ((401, "application/json", '{"error": "no"}'), "the key is taken from OPENAI_API_KEY"),
+        ((200, "application/json", None), "none of 4 tasks was played to its end"),  # it hangs
     ],
 )
 def test_an_endpoint_that_answers_something_else_ends_in_a_line(
-    run_dir, capsys, tmp_path, monkeypatch, status, kind, answer, message
+    run_dir, capsys, tmp_path, monkeypatch, reply, message
 ):
+    status, kind, answer = reply
+
     class Odd(BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -470,7 +472,7 @@ def test_an_endpoint_that_answers_something_else_ends_in_a_line(
             self.end_headers()
             self.wfile.write((answer or "").encode())
 
-        def log_message(self, format, *args):
+        def log_message(self, *args):
             pass
 
     monkeypatch.setattr("agentpeft.policies.engines.openai.MAX_RETRIES", 0)

@@ -3,13 +3,11 @@
 import gc
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 import tomllib
-from itertools import combinations
 from pathlib import Path
 
 import pytest

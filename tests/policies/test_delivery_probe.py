@@ -84,10 +84,20 @@ def test_the_canary_is_the_share_of_the_effect_that_the_engine_shows():
 
 
 def test_nothing_is_said_of_an_effect_that_is_lost_in_noise():
-    for learner in (0.0, 0.00009):  # a tenth of the limit is 0.0001
+    for learner in (0.0, 0.0001):  # of 50 tokens
         metrics, found = compare(learner, 0.0)
         assert "canary" not in metrics and found is None
-    assert compare(0.00011, 0.0)[1] is not None
+    assert compare(0.00012, 0.0)[1] is not None
+
+
+def test_an_effect_as_large_as_bfloat16_rounds_is_not_held_against_an_engine():
+    rng = np.random.default_rng(0)
+    for effect_size, noise in ((0.02, 0.025), (0.01, 0.02)):  # as seen of a model of 0.5 billion
+        effect = rng.normal(scale=effect_size, size=180)
+        given = 0.5 * effect + rng.normal(scale=noise, size=180)
+        probe = Probe((), effect, np.zeros(180), 0.05)
+        metrics = compute_delivery_metrics(probe, Proof(given, 0.0, 1.0))
+        assert "canary" not in metrics and find_problem(metrics, probe) is None
 
 
 @pytest.mark.parametrize(
