@@ -94,6 +94,10 @@ class LineConsole:
         """Does nothing."""
 
 
+_WIDE = 120
+"""Columns of a terminal from which on there is room for a bar and all numbers."""
+
+
 class ProgressConsole:
     """A progress bar with the console's fields, on a terminal."""
 
@@ -102,15 +106,19 @@ class ProgressConsole:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+        console = Console(file=output)
         names = {field: field for field in CONSOLE_FIELDS} | {"accuracy": "success"}
+        if console.width < _WIDE:
+            names = {field: names[field] for field in ("loss", "accuracy", "reward")}
         fields = [TextColumn(f"{name} {{task.fields[{field}]}}") for field, name in names.items()]
+        bar = [BarColumn(20)] if console.width >= _WIDE else []
         self._progress = Progress(
             TextColumn("iteration"),
             MofNCompleteColumn(),
-            BarColumn(20),
+            *bar,
             *fields,
             TextColumn("{task.fields[left]}"),
-            console=Console(file=output),
+            console=console,
             redirect_stdout=sys.stderr.isatty(),  # lines of others stand above the bar
             redirect_stderr=sys.stderr.isatty(),
         )

@@ -226,6 +226,19 @@ def test_validate_names_wrong_gold_solutions_and_notes_a_wrong_md5(generated, tm
     assert "1146" in lines[1]
 
 
+def test_validate_notes_a_change_that_changes_nothing(tmp_path, capsys):
+    table = {"columns": [{"name": "title", "type": "TEXT"}], "rows": [["Emma"]]}
+    row = {
+        "description": "Delete what is not there.",
+        "table": {"table_name": "books", "table_info": table},
+        "type": ["DELETE"],
+        "label": ["DELETE FROM books WHERE title = 'Dune'"],
+    }
+    (tmp_path / "idle.jsonl").write_text(json.dumps(row), "utf-8")
+    assert main(["validate", str(tmp_path / "idle.jsonl"), "--env", DB_BENCH]) == 0
+    assert "idle#0: note: doing nothing succeeds too" in capsys.readouterr().out
+
+
 def test_validate_names_a_change_whose_gold_fails_when_it_is_graded(generated, tmp_path, capsys):
     entries = json.loads(generated.read_text(encoding="utf-8"))
     key = next(key for key, entry in entries.items() if entry["answer_info"]["md5"])
