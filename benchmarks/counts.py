@@ -13,8 +13,9 @@ is the same on every machine, but for the seconds.
     tokens_padded            the same in padded rows, as for models that cannot be packed, over all
                              tokens of all sequences
     positions                the most tokens of a micro-batch, over its budget
-    keys                     the most keys that a GPU's attention gathers of a micro-batch, over its
-                             budget: those of shared prompts
+    keys                     the most keys that attention gathers of a micro-batch at a time, over
+                             its budget: those that it keeps for the backward pass, of answers with
+                             their prompt, and the most of answers that read their prompt's in place
     scored                   tokens that are scored before several steps, over those of the samples
                              with an advantage, where half of the groups have none
     delivery_bytes           an adapter of Qwen2.5-7B, rank 16, in bfloat16: what a runner receives
@@ -155,8 +156,10 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
 
 
 def count_keys(packing: Packing) -> int:
-    """Returns the keys that a GPU's attention holds beside the row's own."""
-    return packing.runs.places.numel()
+    """Returns the keys that attention holds beside the row's own, at most."""
+    cut = packing.cut(shares_prompts=True)
+    for_a_moment = [block.places.numel() for group in cut.groups for block in group]
+    return sum(block.keys.numel() for block in cut.blocks) + max(for_a_moment, default=0)
 
 
 def count_scored(max_tokens: int) -> Iterator[Count]:

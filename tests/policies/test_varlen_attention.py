@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from learner_parts import gradients, make_learner, make_policy, random_groups
-from test_packed_attention import attend_plainly, draw_segments
-from transformers import AttentionInterface
+from test_shared_attention import attend_plainly, draw_segments
 
 from agentpeft.policies.learning.passes import packed_attention, varlen_attention
 from agentpeft.policies.learning.passes.varlen_attention import RowRuns, attend_to_runs
@@ -72,7 +71,6 @@ def attend_backward(whole, row, queries, keys, *, is_causal, scale):
 
 @pytest.fixture(autouse=True)
 def exact_kernels(monkeypatch):
-    varlen_attention.is_right.cache_clear()
     monkeypatch.setattr(varlen_attention, "_attend", attend)
     monkeypatch.setattr(varlen_attention, "_attend_backward", attend_backward)
 
@@ -97,32 +95,26 @@ def test_results_and_gradients_are_those_of_a_masked_square(seed):
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
-@pytest.fixture
-def by_runs():
-    """Packed rows attend by runs on this processor too."""
-
-    def attend(module, *states, packing, scaling, **options):
-        row = [each[0].transpose(0, 1) for each in states[:3]]
-        return attend_to_runs(row, packing.runs, scaling)[None], None
-
-    AttentionInterface.register(packed_attention._NAME, attend)
-    yield
-    AttentionInterface.register(packed_attention._NAME, packed_attention._attend)
-
-
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-@pytest.mark.usefixtures("by_runs")
-def test_an_update_has_the_gradients_of_whole_sequences(checkpointing, algorithm):
+def test_an_update_has_the_gradients_of_whole_sequences(monkeypatch, checkpointing, algorithm):
+    monkeypatch.setattr(packed_attention, "_MANY_PAIRS", 0)  # on a CPU large groups alone ask
+    asked = []
     found = []
-    for max_tokens in (8192, 1):
+    for serves in (True, False):
+        monkeypatch.setattr(
+            packed_attention,
+            "find_kernel",
+            lambda *of, serves=serves: asked.append(of) or ("varlen" if serves else None),
+        )
         policy = make_policy(nonzero=True, checkpointing=checkpointing)
-        learners = {"max_tokens_per_micro_batch": max_tokens}
+        learners = {"max_tokens_per_micro_batch": 8192 if serves else 1}
         learners |= {"gradient_checkpointing": checkpointing}
         learner = make_learner(policy, learners, algorithm=algorithm, max_grad_norm=1e9)
         found.append(gradients(learner, random_groups()))
     assert torch.allclose(*found, rtol=1e-5, atol=1e-6)
     assert found[0].abs().max() > 1e-4
+    assert asked
 
 
 @pytest.mark.parametrize("damage", ["raises", "forwards", "backwards", None])
@@ -147,18 +139,6 @@ def test_a_trial_in_inference_mode_says_the_same():
         assert varlen_attention.is_right(CPU, torch.float32, 64, 2)
 
 
-def test_only_states_of_16_bits_and_one_size_are_served():
-    states = torch.zeros(3, 4, 2, 64)
-    assert varlen_attention.serves(*states.bfloat16())
-    assert not varlen_attention.serves(*states)
-    query, key, value = states.bfloat16()
-    assert not varlen_attention.serves(query, key, value[..., :32])
-
-
-def test_want_of_memory_says_nothing_of_kernels(monkeypatch):
-    def want(*_, **__):
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(varlen_attention, "_attend", want)
-    with pytest.raises(torch.OutOfMemoryError):
-        varlen_attention.is_right(CPU, torch.float32, 64, 2)
+def test_processors_and_exact_numbers_are_not_asked():
+    assert packed_attention.find_kernel(CPU, torch.bfloat16, 64, 2) == "shared"
+    assert packed_attention.find_kernel(torch.device("cuda"), torch.float32, 64, 2) is None

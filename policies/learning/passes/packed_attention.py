@@ -4,7 +4,8 @@ All other layers see one row (1, T) and compute each of its tokens once. Attenti
 what a token may see. GPUs have kernels for sequences of any lengths (`varlen_attention`). Elsewhere
 it gathers the queries of similar segments of the row, and for each segment the keys of its context
 and its own, padded. The gradients of a prompt's keys, of all the answers that see it, add up in the
-backward pass of that gathering.
+backward pass of that gathering. On CPUs, answers that have many pairs with their prompt read its
+keys where they are instead (`shared_attention`).
 
 Models of transformers get it where they take their attention from its `AttentionInterface` and
 hand a forward pass's keyword arguments on to it; `can_pack` tries it.
@@ -13,8 +14,8 @@ hand a forward pass's keyword arguments on to it; `can_pack` tries it.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +26,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from agentpeft.policies.messages import Ids
 
-if TYPE_CHECKING:  # for GPUs
+if TYPE_CHECKING:  # what is for long prompts, or GPUs
+    from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
     from agentpeft.policies.learning.passes.varlen_attention import RowRuns
 
 _NAME = "agentpeft_packed"
@@ -33,7 +35,11 @@ _MAX_PAIRS = 2**24
 """The most pairs of query and key of a block of several segments: its mask is so large."""
 _FEW_PAIRS = 2**16
 """A block of fewer takes no longer for being padded."""
+_MANY_PAIRS = 2**17
+"""Of the tokens of a prompt and of its answers: with fewer, copies of its keys take less time."""
 _MIN_FILLED = 0.6
+_MAX_OWN_PAIRS = 2**22
+"""The most pairs of a block of answers apart from their prompt, whose keys are gathered for it."""
 _PLAYED = (1, 4), (4, 28), (28, 31)
 """The ids of a prompt and two answers: if their places counted, the second's would be far off."""
 _MAX_ROUNDING = 0.05
@@ -65,45 +71,90 @@ class _Block:
 
     queries: Tensor
     keys: Tensor
-    mask: Tensor | None = None
+    mask: Tensor | None
+
+
+class Cut:
+    """A row in blocks of similar segments. `places` (T,): where all the results have each token's.
+
+    Results are those of `blocks`, then of each of `groups`, the answers to one prompt. `sizes` cuts
+    the row for them: into what is before a group's prompt, the prompt and its answers, group by
+    group, and the rest.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        groups: Sequence[Sequence[Segment]],
+        device: torch.device,
+    ) -> None:
+        """Blocks are made of the segments that are in none of `groups`."""
+        is_apart = {segment.tokens[0] for group in groups for segment in group}
+        rest = [segment for segment in segments if segment.tokens[0] not in is_apart]
+        places = np.zeros(sum(len(segment.tokens) for segment in segments), np.int64)
+        self.blocks: list[_Block] = []
+        self.groups: list[list[AnswerBlock]] = []
+        self.sizes: list[int] = []
+        start = 0
+        for block in _cut_into_blocks(rest):
+            queries, is_query = _pad([each.tokens for each in block])
+            keys, _ = _pad([np.concatenate([each.context, each.tokens]) for each in block])
+            places[queries[is_query]] = start + np.flatnonzero(is_query)
+            start += queries.size
+            before = np.array([len(each.context) for each in block])
+            if len(set(before)) == 1:  # one mask for all of them
+                before = before[:1]
+            last_key = before[:, None] + np.arange(queries.shape[1])
+            mask = np.arange(keys.shape[1]) <= last_key[:, None, :, None]
+            is_causal = not before.any()
+            self.blocks.append(
+                _Block(
+                    torch.from_numpy(queries).to(device),
+                    torch.from_numpy(keys).to(device),
+                    None if is_causal else torch.from_numpy(mask).to(device),
+                )
+            )
+        for group in groups:
+            from agentpeft.policies.learning.passes import shared_attention
+
+            first, stop = int(group[0].tokens[0]), int(group[-1].tokens[-1]) + 1
+            places[first:stop] = start + np.arange(stop - first)
+            start += stop - first
+            num_context = len(group[0].context)
+            self.sizes += [first - num_context - sum(self.sizes), num_context, stop - first]
+            answers = [Segment(each.tokens[:0], each.tokens - first) for each in group]
+            cut = _cut_into_blocks(answers, _MAX_OWN_PAIRS)
+            rows = ([each.tokens for each in block] for block in cut)
+            self.groups.append([shared_attention.AnswerBlock(row, device) for row in rows])
+        self.sizes.append(len(places) - sum(self.sizes))
+        self.places = torch.from_numpy(places).to(device)
 
 
 class Packing:
     """What the tokens of a row see, which each way of attention has cut as it wants it.
 
-    The segments, none of them empty, come in the order of the row and hold all its tokens.
+    The segments, none of them empty, come in the order of the row and hold all its tokens; those of
+    one context follow it, and one another, without a gap.
     """
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self._segments, self._device = segments, device
+        self.large_groups = list(_find_large_groups(segments))
+        self._cuts: dict[bool, Cut] = {}
 
     @cached_property
     def runs(self) -> "RowRuns":
-        """As a GPU's kernels for sequences of any lengths have it."""
+        """As kernels for sequences of any lengths have it."""
         from agentpeft.policies.learning.passes.varlen_attention import RowRuns
 
         return RowRuns(self._segments, self._device)
 
-    @cached_property
-    def blocks(self) -> tuple[list[_Block], Tensor]:
-        """Blocks of similar segments; and where all their results have each token's, (T,)."""
-        blocks: list[_Block] = []
-        places = np.zeros(sum(len(segment.tokens) for segment in self._segments), np.int64)
-        start = 0
-        for similar in _cut_into_blocks(self._segments):
-            queries, is_query = _pad([each.tokens for each in similar])
-            keys, _ = _pad([np.concatenate([each.context, each.tokens]) for each in similar])
-            places[queries[is_query]] = start + np.flatnonzero(is_query)
-            start += queries.size
-            before = np.array([len(each.context) for each in similar])
-            if len(set(before)) == 1:  # one mask for all of them
-                before = before[:1]
-            last_key = before[:, None] + np.arange(queries.shape[1])
-            mask = np.arange(keys.shape[1]) <= last_key[:, None, :, None]
-            arrays = [queries, keys, mask] if before.any() else [queries, keys]
-            on_device = [torch.from_numpy(array).to(self._device) for array in arrays]
-            blocks.append(_Block(*on_device))
-        return blocks, torch.from_numpy(places).to(self._device)
+    def cut(self, *, shares_prompts: bool) -> Cut:
+        """As other kernels have it; with `shares_prompts`, `shared_attention` has large groups."""
+        if shares_prompts not in self._cuts:
+            groups = self.large_groups if shares_prompts else []
+            self._cuts[shares_prompts] = Cut(self._segments, groups, self._device)
+        return self._cuts[shares_prompts]
 
 
 @contextmanager
@@ -192,36 +243,90 @@ def _attend(
     row = [states[0].transpose(0, 1) for states in (query, key, value)]
     dropout, size = options.get("dropout", 0.0), query.shape[-1]
     scale = options.get("scaling") or size**-0.5
-    if query.device.type != "cpu" and dropout == 0.0:
-        from agentpeft.policies.learning.passes import varlen_attention
+    kernel = None
+    is_plain = dropout == 0.0 and value.shape[-1] == size
+    if is_plain and (query.device.type != "cpu" or packing.large_groups):
+        num_repeats = query.shape[1] // key.shape[1]
+        kernel = find_kernel(query.device, _computed_dtype(query), size, num_repeats)
+    if kernel == "varlen":
+        from agentpeft.policies.learning.passes.varlen_attention import attend_to_runs
 
-        if varlen_attention.serves(*row):
-            return varlen_attention.attend_to_runs(row, packing.runs, scale)[None], None
-    blocks, places = packing.blocks
+        return attend_to_runs(_as_read_by_kernels(row), packing.runs, scale)[None], None
+    cut = packing.cut(shares_prompts=kernel == "shared")
     results = []
-    for block in blocks:
+    for block in cut.blocks:
         picked = zip(row, (block.queries, block.keys, block.keys), strict=True)
-        queries, keys, values = (_pick(each, places).transpose(1, 2) for each, places in picked)
+        queries, keys, values = (pick(each, places).transpose(1, 2) for each, places in picked)
         is_causal = block.mask is None
         result, _ = sdpa_attention_forward(
             module, queries, keys, values, block.mask, dropout, scale, is_causal=is_causal
         )
         results.append(result.flatten(0, 1))
-    return torch.cat(results).index_select(0, places)[None], None
+    if cut.groups:
+        from agentpeft.policies.learning.passes.shared_attention import attend_to_shared
+
+        parts = [torch.split(each, cut.sizes) for each in _as_read_by_kernels(row)]
+        for number, group in enumerate(cut.groups):
+            answers = [part[3 * number + 2] for part in parts]
+            prompt = [part[3 * number + 1] for part in parts[1:]]
+            results.append(attend_to_shared(answers, prompt, group, scale))
+    return torch.cat(results).index_select(0, cut.places)[None], None
 
 
-def _pick(row: Tensor, places: Tensor) -> Tensor:
+def pick(row: Tensor, places: Tensor) -> Tensor:
     """Returns what a row (T, ...) has at places (B, Q): (B, Q, ...)."""
     return row.index_select(0, places.flatten()).view(*places.shape, *row.shape[1:])
+
+
+def _computed_dtype(states: Tensor) -> torch.dtype:
+    """Returns the type in which attention computes with states: autocast's, or their own."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+
+
+def _as_read_by_kernels(row: Sequence[Tensor]) -> list[Tensor]:
+    """Returns states in the type to compute in, each one's last dimension without gaps."""
+    cast = (each.to(_computed_dtype(row[0])) for each in row)
+    return [each if each.stride(-1) == 1 else each.contiguous() for each in cast]
+
+
+@cache
+def find_kernel(
+    device: torch.device, dtype: torch.dtype, size: int, num_repeats: int
+) -> Literal["shared", "varlen"] | None:
+    """Returns which kernels serve heads of this size, with `num_repeats` queries to a key."""
+    if device.type == "cpu":
+        from agentpeft.policies.learning.passes import shared_attention
+
+        return "shared" if shared_attention.is_right(device, dtype, size, num_repeats) else None
+    if dtype.itemsize != 2:
+        return None
+    from agentpeft.policies.learning.passes import varlen_attention
+
+    return "varlen" if varlen_attention.is_right(device, dtype, size, num_repeats) else None
 
 
 AttentionInterface.register(_NAME, _attend)
 
 
-def _cut_into_blocks(segments: Sequence[Segment]) -> list[list[Segment]]:
+def _find_large_groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """Yields, in order, the segments of each context that has many pairs with them."""
+    groups: dict[int, list[Segment]] = {}
+    for segment in segments:
+        if len(segment.context):
+            groups.setdefault(segment.context[0], []).append(segment)
+    for group in groups.values():
+        num_queries = sum(len(segment.tokens) for segment in group)
+        if num_queries * len(group[0].context) >= _MANY_PAIRS:
+            yield group
+
+
+def _cut_into_blocks(
+    segments: Sequence[Segment], most_pairs: int = _MAX_PAIRS
+) -> list[list[Segment]]:
     """Returns segments of similar size together, those without a context apart.
 
-    A block of several has at most `_MAX_PAIRS` pairs of query and key, padding included.
+    A block of several has at most `most_pairs` pairs of query and key, padding included.
     """
     blocks: list[list[Segment]] = []
     num_pairs = most_queries = 0
@@ -232,7 +337,7 @@ def _cut_into_blocks(segments: Sequence[Segment]) -> list[list[Segment]]:
         num_filled = num_pairs + num_queries * num_keys
         is_wasteful = padded > _FEW_PAIRS and num_filled < _MIN_FILLED * padded
         is_other = not blocks or _size(blocks[-1][0])[0] != has_context
-        if is_other or is_wasteful or padded > _MAX_PAIRS:
+        if is_other or is_wasteful or padded > most_pairs:
             blocks.append([])
             num_pairs = most_queries = 0
         blocks[-1].append(segment)

@@ -4,21 +4,18 @@ Each sequence sees its context (its group's prompt) and, causally, itself. Flash
 for sequences of any lengths take all of them at once, laid end to end: one call for what each sees
 of itself, one for what it sees of its context, whose keys are there once for the whole group. Both
 also give the logarithm of the sum of their exponentials (LSE), which says how much each counts in
-the whole (Hydragen, arXiv:2402.05099). Given the whole's results and LSE, a kernel's backward pass
-gives the gradients of its part (Ring Attention, arXiv:2310.01889).
+the whole; backwards each is given the whole's (see `shared_attention`).
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.autograd.graph import saved_tensors_hooks
 
-from agentpeft.policies.errors import is_out_of_memory
+from agentpeft.policies.learning.passes.kernel_check import PLAYED, agrees
 from agentpeft.policies.learning.passes.packed_attention import Segment
 
 
@@ -61,11 +58,8 @@ class RowRuns:
 def attend_to_runs(row: Sequence[Tensor], runs: RowRuns, scale: float) -> Tensor:
     """Returns the results (T, H, D) of queries (T, H, D), keys and values (T, G, D) of a row.
 
-    H is a multiple of G. `serves` says whether it can be computed.
+    H is a multiple of G. `packed_attention.find_kernel` says whether it can be computed.
     """
-    cast = [states.to(_computed_dtype(row[0])) for states in row]
-    # The kernels read a last dimension without gaps
-    row = [states if states.stride(-1) == 1 else states.contiguous() for states in cast]
     result: Tensor = _RunsAttention.apply(*row, runs, scale)  # type: ignore[no-untyped-call]
     return result
 
@@ -152,79 +146,10 @@ def _attend_backward(
     return gradients
 
 
-def serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Returns whether the kernels compute right, here, for a row's states (T, H or G, D)."""
-    dtype, size = _computed_dtype(query), query.shape[-1]
-    if dtype.itemsize != 2 or value.shape[-1] != size:
-        return False
-    return is_right(query.device, dtype, size, query.shape[1] // key.shape[1])
-
-
-def _computed_dtype(states: Tensor) -> torch.dtype:
-    """Returns the type in which attention computes with states: autocast's, or their own."""
-    kind = states.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-
-
-_NONE, _PROMPT = np.zeros(0, np.int64), np.arange(5, 9)
-_PLAYED = (
-    *(Segment(_NONE, np.arange(5)), Segment(_NONE, _PROMPT)),
-    *(Segment(_PROMPT, np.arange(9, 11)), Segment(_PROMPT, np.arange(11, 14))),
-)
-"""A sequence alone, then two answers to a prompt."""
-
-
-@cache
 def is_right(device: torch.device, dtype: torch.dtype, size: int, num_repeats: int) -> bool:
-    """Returns whether the kernels give masked products' results and gradients, but for rounding.
+    """Returns whether `attend_to_runs` agrees with products that are masked."""
 
-    Tried with heads of `size` and `num_repeats` queries to a key. Kernels that raise are not right.
-    Raises: the error where memory ran out.
-    """
-    generator = torch.Generator().manual_seed(0)
-    shapes = (14, 2 * num_repeats, size), (14, 2, size), (14, 2, size)
-    inputs = [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
-    weights = inputs[0].clone()
+    def kernel(*row: Tensor) -> Tensor:  # not made before, for it may be inference mode
+        return attend_to_runs(row, RowRuns(PLAYED, device), size**-0.5)
 
-    def compute(attend: Callable[..., Tensor]) -> list[Tensor]:
-        row = [states.clone().requires_grad_() for states in inputs]
-        result = attend(*row)
-        return [result.detach(), *torch.autograd.grad(result, row, weights)]
-
-    # Hooks that do nothing: those of gradient checkpointing would count what is kept here
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast(device.type, enabled=False),
-        saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
-    ):
-        try:
-            runs = RowRuns(_PLAYED, device)  # not made before, for it may be inference mode
-            computed = compute(lambda *row: attend_to_runs(row, runs, size**-0.5))
-        except (RuntimeError, AttributeError, TypeError, ValueError) as error:
-            if is_out_of_memory(error):
-                raise
-            return False
-        expected = compute(_attend_masked)
-    limit = 0.05 if dtype.itemsize < 4 else 1e-4
-    return all(
-        bool((one - other).abs().max() <= limit * other.abs().max().clamp(min=1))
-        for one, other in zip(computed, expected, strict=True)
-    )
-
-
-def _attend_masked(*row: Tensor) -> Tensor:
-    """The results (T, H, D) of `_PLAYED`, in float32 or wider inside."""
-    is_hidden = torch.ones(14, 14, dtype=torch.bool)
-    for segment in _PLAYED:
-        is_hidden[np.ix_(segment.tokens, segment.context)] = False
-        num_tokens = len(segment.tokens)
-        causal = torch.ones(num_tokens, num_tokens, dtype=torch.bool).triu(1)
-        is_hidden[np.ix_(segment.tokens, segment.tokens)] = causal
-    wide = torch.promote_types(row[0].dtype, torch.float32)
-    query, key, value = (states.to(wide) for states in row)
-    num_repeats = query.shape[1] // key.shape[1]
-    key, value = (states.repeat_interleave(num_repeats, 1) for states in (key, value))
-    scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
-    odds = scores.masked_fill(is_hidden.to(query.device), -torch.inf).softmax(-1)
-    return torch.einsum("hqk,khd->qhd", odds, value).to(row[0].dtype)
+    return agrees(kernel, device, dtype, size, num_repeats)
