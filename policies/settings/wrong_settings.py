@@ -4,6 +4,7 @@ from pydantic import ValidationError
 
 from agentpeft.envs.core.errors import SettingsError, did_you_mean
 from agentpeft.policies.settings.config import SECTIONS, setting_names
+from agentpeft.policies.settings.retired import RETIRED
 
 _OTHERS: dict[str, tuple[str, ...]] = {
     "training.algorithm": ("adv_estimator", "advantage_estimator", "loss_type"),
@@ -68,6 +69,8 @@ _CONSTANTS = {
 
 def unknown_setting(name: str) -> SettingsError:
     """Returns the error for a dotted name that is no setting's."""
+    if name in RETIRED:
+        return SettingsError(f"{name} is no longer a setting: {RETIRED[name]}")
     names, leaf = setting_names(), name.rpartition(".")[2]
     if name in SECTIONS:
         first = next(iter(SECTIONS[name].model_fields))

@@ -14,6 +14,7 @@ from agentpeft.policies.settings.algorithm_config import (
     RunKeywords,
 )
 from agentpeft.policies.settings.config import SECTIONS, Settings, setting_names
+from agentpeft.policies.settings.retired import RETIRED
 from agentpeft.policies.settings.toml import read_toml, with_overrides
 from agentpeft.policies.settings.wrong_settings import OTHER_NAMES
 
@@ -244,7 +245,7 @@ def test_settings_survive_toml_and_pickle():
         ("seed.x=5", "unknown setting 'seed.x'"),
         (
             "training.weight_decay=0.1",
-            "unknown setting 'training.weight_decay': AdamW's is always 0",
+            "training.weight_decay is no longer a setting: AdamW's is 0",
         ),
         ("training.x=", "unknown setting 'training.x'"),
         ("training.lr", "written section.name=value, got 'training.lr'"),
@@ -267,6 +268,16 @@ def test_bad_settings_are_one_clear_line(override, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_name_that_was_a_setting_is_answered_with_what_to_do_instead(name):
+    with pytest.raises(SettingsError) as error:
+        settings(f"{name}=1")
+    assert str(error.value) == f"{name} is no longer a setting: {RETIRED[name]}"
+    section, _, key = name.partition(".")
+    with pytest.raises(SettingsError, match="is no longer a setting"):
+        Settings(**{section: {key: 1}})
+
+
 @pytest.mark.parametrize("name", OTHER_NAMES)
 def test_a_name_of_another_library_is_answered_with_ours(name):
     with pytest.raises(SettingsError) as error:
@@ -276,6 +287,13 @@ def test_a_name_of_another_library_is_answered_with_ours(name):
     assert ".".join(ours[:2]) in setting_names()
     taken = {known.rpartition(".")[2] for known in setting_names()} - {"batch_size"}
     assert name not in taken  # which is suggested by itself, whatever the section
+
+
+def test_the_settings_that_replaced_others_are_there():
+    sections = "|".join({name.partition(".")[0] for name in setting_names() if "." in name})
+    named = re.findall(rf"\b(?:{sections})\.\w+", " ".join(RETIRED.values()))
+    assert set(named) <= {*setting_names()}
+    assert not RETIRED.keys() & {*setting_names()}
 
 
 @pytest.mark.parametrize(
