@@ -1,6 +1,7 @@
 import inspect
 import json
 import pickle
+import re
 import tomllib
 
 import pytest
