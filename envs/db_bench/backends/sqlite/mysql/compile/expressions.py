@@ -210,6 +210,9 @@ def _cast(node: nodes.Cast, scope: Scope) -> Fragment:
     value, name = compile_expression(node.value, scope), node.type_name
     if name == "SIGNED":
         return _to_integer(value)
+    if name == "UNSIGNED":
+        kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
+        return Fragment(f"my_unsigned({_to_integer(value).sql})", kind)
     if name == "DECIMAL":
         return _to_decimal(value, *(node.sizes or (10,)))
     if node.sizes or (name != "CHAR" and value.type.kind in types.NUMBERS):

@@ -649,9 +649,9 @@ class _Parser:
     def _cast(self) -> nodes.Cast:
         value = self._expression()
         self._expect("AS")
-        name = self._expect("SIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
+        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
         sizes: tuple[int, ...] = ()
-        if name == "SIGNED":
+        if name.endswith("SIGNED"):
             self._accept("INTEGER", "INT")
         elif self.token.upper == "(":
             sizes = self._read_in_parentheses(self._number)

@@ -98,6 +98,12 @@ def _text_integer(text: str) -> int:
     return int(match[0]) if match else 0
 
 
+def _unsigned(value: int) -> int:
+    if value < 0:
+        raise Mistake.NOT_SUPPORTED("CAST of a number below zero AS UNSIGNED")
+    return value
+
+
 def _too_many_rows() -> SQLiteValue:
     raise Mistake.SUBQUERY_ROWS()
 
@@ -122,6 +128,7 @@ _FUNCTIONS: dict[str, Function] = {
     "float_text": lambda value, digits: rows.float_text(float(f"{value:.{digits}g}")),
     "cast_integer": _cast_integer,
     "text_integer": _text_integer,
+    "unsigned": _unsigned,
     "number": _number,
     "divisor": _divisor,
     "too_many_rows": _too_many_rows,
