@@ -21,7 +21,7 @@ from typing import Annotated
 
 from typer import Option
 
-from agentpeft.launch.checking.machine_checks import ALL, Finding, Machine
+from agentpeft.launch.checking.machine_checks import ALL, Finding, Machine, check_memory
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import output_base, read_start
@@ -56,12 +56,15 @@ def doctor(
 
 def _look(machine: Machine, has_ladder: bool) -> Iterator[Finding]:
     """Yields what all checks find; what cannot be imported is not climbed."""
-    is_whole = True
+    faults = set()
     for check in ALL:
         for finding in check(machine):
-            is_whole = is_whole and not (finding.is_fault and finding.name == "packages")
+            if finding.is_fault:
+                faults.add(finding.name)
             yield finding
-    if has_ladder and is_whole:
+    if not faults & {"packages", "gpu", "model"}:
+        yield from check_memory(machine)
+    if has_ladder and "packages" not in faults:
         from agentpeft.launch.checking.ladder import climb
 
         yield from climb()

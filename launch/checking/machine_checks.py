@@ -303,6 +303,28 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
             )
 
 
+def check_memory(machine: Machine) -> Iterator[Finding]:
+    """The run's processes fit into this machine, by an estimate; a cluster is not looked at.
+
+    What the config needs of GPUs and models must be there.
+    """
+    from agentpeft.launch.costs.resources import compare_memory
+
+    if machine.address or os.environ.get("RAY_ADDRESS"):
+        return
+    try:
+        lacking = compare_memory(machine.settings)
+    except SettingsError as error:
+        text, _, remedy = str(error).removeprefix("memory: ").partition(": ")
+        yield Finding("memory", text, remedy or "change the settings", True)
+        return
+    for line in lacking:
+        text, _, remedy = line.removeprefix("memory: ").partition(": ")
+        yield Finding("memory", text, remedy)
+    if not lacking:
+        yield Finding("memory", "what is estimated fits")
+
+
 QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)
 """Those that take less than a second together."""
 ALL: tuple[Check, ...] = (*QUICK, check_environment)
