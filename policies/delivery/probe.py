@@ -96,8 +96,9 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
-    # What is served in float32 is compared in it, though updates may be computed in bfloat16
-    is_autocast = is_bfloat16 and uses_autocast(settings, model, model.device)
+    # CPUs serve float32 exactly, so there it is compared, though updates may compute in bfloat16
+    is_exact = not is_bfloat16 and all(device.type == "cpu" for device in devices)
+    is_autocast = not is_exact and uses_autocast(settings, model, model.device)
 
     def score() -> Floats:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=is_autocast):
@@ -107,7 +108,7 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     if policy.probed_base is None:  # it stays as it is, so it is asked once
         with policy.base_alone():
             policy.probed_base = score()
-    limit = choose_limit(logprobs, is_bfloat16)
+    limit = choose_limit(logprobs, is_autocast or is_bfloat16)
     return Probe(sequences, logprobs, policy.probed_base, limit)
 
 

@@ -362,6 +362,13 @@ def test_a_prompt_that_is_shared_is_run_once_and_its_keys_lie_once():
     engine.close()
 
 
+def test_attention_that_the_engine_cannot_mask_is_refused():
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES))
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(SettingsError, match="'sdpa' or 'eager', got 'flex_attention'"):
+        TransformersEngine(model, [STOP], BASE)
+
+
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_rows_with_and_without_shared_prompts_attend_together(num_kv_heads, attention):

@@ -247,6 +247,11 @@ def prepare_attention(model: PreTrainedModel) -> None:
             "the transformers engine serves models with full attention in every layer (Llama, "
             f"Qwen2, Qwen3, ...), got {type(model).__name__} with windowed or recurrent ones"
         )
+    if model.config._attn_implementation not in ("sdpa", "eager", _ATTENTION):
+        raise SettingsError(
+            "the transformers engine needs attn_implementation 'sdpa' or 'eager', got "
+            f"{model.config._attn_implementation!r}"
+        )
     if model.device.type == "cpu" and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(_ATTENTION)
 
