@@ -57,12 +57,6 @@ class Verdict:
         return self.state is None and self.answer is None and not self.checks
 
     @property
-    def only_script(self) -> Script | None:
-        """The script that is the only check; None where there are others or none."""
-        check = self.checks[0] if len(self.checks) == 1 else None
-        return check if isinstance(check, Script) else None
-
-    @property
     def wants_answer(self) -> bool:
         """True if there is an answer to compare."""
         return self.answer is not None or any(isinstance(check, str) for check in self.checks)

@@ -1,12 +1,15 @@
-"""Gold solutions succeed on every sandbox, and doing nothing does not."""
+"""Gold solutions succeed on every sandbox, doing nothing does not; checks judge as states do."""
 
 import pytest
 
 from agentpeft.envs import DataError, Outcome, Taskset
 from agentpeft.envs.os_interaction.actions import command_action
+from agentpeft.envs.os_interaction.entries import to_entry
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
+from agentpeft.envs.os_interaction.grading.grader import set_up
 from agentpeft.envs.os_interaction.loaders import load_tasks
+from agentpeft.envs.os_interaction.sandboxes.sandbox import TrustedScript
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 pytestmark = pytest.mark.slow
@@ -70,6 +73,21 @@ def test_the_one_task_whose_example_prints_nothing_cannot_be_solved(env, shared_
     tasks = load_tasks(shared_data / "agentbench" / "os_interaction" / "train_200.json")
     task = tasks.get("train_200#147")  # it sums up log files, and the image has none
     assert play(env, task, *env.oracle_actions(task)) is Outcome.FAILURE
+
+
+def test_an_entrys_script_judges_as_the_state_does(env):
+    tasks = [*Taskset.generate(OSGenerator(), 10, seed=3), *Taskset.generate(COMBINED, 5, seed=4)]
+    for task in tasks:
+        script = to_entry(task)["evaluation_info"]["evaluation_command_item"]["script"]
+        answer = task.verdict.answer.value if task.verdict.answer else ""
+        set_up(task, env.sandbox)
+        env.sandbox.freeze()
+        nothing = env.sandbox.check(TrustedScript(script, args=("",)), 20.0)
+        set_up(task, env.sandbox)
+        env.sandbox.run(task.gold.source, 20.0)
+        env.sandbox.freeze()
+        gold = env.sandbox.check(TrustedScript(script, args=(answer,)), 20.0)
+        assert (nothing.exit_code, gold.exit_code) == (1, 0), f"{task.task_id}: {gold.output}"
 
 
 @pytest.mark.parametrize("language", CHECKS)
