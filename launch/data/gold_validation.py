@@ -122,4 +122,5 @@ def _check_idle(env: TextEnv[Task], task: Task) -> str | None:
     env.step(answer_action("done") if is_change else finish_action(None))
     if env.outcome is not Outcome.SUCCESS:
         return None
-    return "note: doing nothing succeeds too, since the gold solution changes nothing"
+    reason = ", since the gold SQL changes nothing" if is_change else ""
+    return f"note: doing nothing succeeds too{reason}"

@@ -32,6 +32,8 @@ from agentpeft.policies.settings.config import Settings
 logger = logging.getLogger(__name__)
 _MAX_ROUND = 128
 """Tasks that are played at once, and lost if that is interrupted."""
+_MANY = 8
+"""After so many tasks of which none was played to its end, no further one is tried."""
 _MODES: dict[str, dict[Kind, str]] = {
     "adapter": {"adapter": ""},
     "merged": {"merged": "-merged"},
@@ -196,12 +198,13 @@ def _play(
             if examples is None:
                 ready.replay.add(records)
             files.append(contestant, records)
-            if not files.records(contestant):
+            num_played = first + len(positions)
+            if num_played >= min(_MANY, len(missing)) and not files.records(contestant):
                 limit = (
                     f"env_runners.episode_timeout_s ({settings.env_runners.episode_timeout_s:g})"
                 )
                 raise EngineError(
-                    f"{contestant.name}: none of {len(positions)} tasks was played to its end: "
+                    f"{contestant.name}: none of {num_played} tasks was played to its end: "
                     f"{report.last_fault or f'no answer within {limit}'}"
                 )
     metrics = compute_success_metrics(files.records(contestant))

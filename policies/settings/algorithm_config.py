@@ -84,7 +84,7 @@ class AlgorithmConfig:
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
-        """`values` are nested settings, as a TOML file has them."""
+        """`values` are nested settings, as `Settings` has them."""
         self._values: dict[str, Any] = deepcopy(dict(values or {}))
         self._callbacks: type[Callbacks] | None = None
 

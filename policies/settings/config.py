@@ -182,7 +182,8 @@ class Settings(Section):
         if any(kwargs.get("adaptive") for kwargs in played):
             yield (
                 "'adaptive' gives each copy of an environment a level of its own: list the levels "
-                "in curriculum.stages, which are one for the whole run"
+                "in curriculum.stages, which are one for the whole run "
+                "(environment.kwargs.adaptive= takes it out of an older run's settings)"
             )
 
     @property

@@ -45,7 +45,7 @@ def drawn_kwargs(kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-_FOR_TRAINING = ("partial_credit", "turn_reward_fn")
+_ARGUMENT, _FIELD = "partial_credit", "turn_reward_fn"
 
 
 def without_training_rewards(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,12 +53,27 @@ def without_training_rewards(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
     They are `partial_credit`, and `turn_reward_fn` of `reward`, also of a mixture's sources.
     """
-    return {name: _strip(value) for name, value in kwargs.items() if name not in _FOR_TRAINING}
+    left = {name: value for name, value in kwargs.items() if name != _ARGUMENT}
+    sources = left.get(SOURCES)
+    if isinstance(sources, list | tuple):
+        left[SOURCES] = type(sources)(_without_own_rewards(source) for source in sources)
+    if "reward" in left:
+        left["reward"] = _without_turn_rewards(left["reward"])
+    return left
 
 
-def _strip(value: Any) -> Any:
-    if isinstance(value, RewardConfig):
-        return replace(value, turn_reward_fn=None)
-    if isinstance(value, list | tuple):
-        return type(value)(map(_strip, value))
-    return without_training_rewards(value) if isinstance(value, Mapping) else value
+def _without_turn_rewards(reward: Any) -> Any:
+    if isinstance(reward, RewardConfig):
+        return replace(reward, turn_reward_fn=None)
+    if not isinstance(reward, Mapping):
+        return reward
+    left = {name: value for name, value in reward.items() if name != _FIELD}
+    if "preset" in left:
+        left["preset"] = _without_turn_rewards(left["preset"])
+    return left
+
+
+def _without_own_rewards(source: Any) -> Any:
+    if not (isinstance(source, Mapping) and isinstance(source.get("kwargs"), Mapping)):
+        return source
+    return {**source, "kwargs": without_training_rewards(source["kwargs"])}

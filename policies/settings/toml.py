@@ -48,7 +48,7 @@ def read_toml(
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
     if not values:
-        raise SettingsError(f"{str(path)!r} has no settings: name at least environment.id")
+        raise SettingsError(f"{str(path)!r} has no settings")
     if own.parent != presets and not text.startswith(CONFIG_HASH):  # a run's folder is data
         add_user_folder(own.parent)
     if isinstance(values.get("environment"), list):

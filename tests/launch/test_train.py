@@ -279,13 +279,13 @@ def test_task_files_are_found_from_every_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     held_out = {"env_kwargs": {"data": "test.jsonl"}}
     environment = {"id": "AgentPEFT/GSM8K-v0", "kwargs": {"data": "train.jsonl"}}
-    stages = {"stages": [{"data": "first.jsonl"}, {"split": "train"}, {"data": "hub"}]}
+    stages = {"stages": [{"data": "first.jsonl"}, {"max_turns": 2}, {"data": "hub"}]}
     settings = Settings(environment=environment, evaluation=held_out, curriculum=stages)
     settings = with_task_files(settings)
     assert settings.environment.kwargs == {"data": str(tmp_path / "train.jsonl")}
     assert settings.evaluation.env_kwargs == {"data": str(tmp_path / "test.jsonl")}
     first = {"data": str(tmp_path / "first.jsonl")}
-    assert settings.curriculum.stages == (first, {"split": "train"}, {"data": "hub"})
+    assert settings.curriculum.stages == (first, {"max_turns": 2}, {"data": "hub"})
 
 
 def test_a_run_leaves_its_files_and_a_last_line(config, tmp_path, capsys):
@@ -420,7 +420,7 @@ def test_settings_may_change_on_resume_and_are_kept(config, tmp_path, caplog, ca
     assert "--resume may not change 'training.group_size'" in capsys.readouterr().err
     for word, answer in (
         ("evaluation.intervall=5", "did you mean 'evaluation.interval'"),
-        ("training.kl_placement=reward", "unknown setting 'training.kl_placement'"),
+        ("training.kl_placement=reward", "training.kl_placement is no longer a setting"),
     ):
         assert main(["--resume", str(run_dir), word]) == 2
         assert answer in capsys.readouterr().err
