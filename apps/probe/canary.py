@@ -1,17 +1,20 @@
 """A canary: an adapter of the same shape whose effect is large enough to be told from rounding."""
 
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from agentpeft.apps.probe.completions import ask
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentpeft.policies.models.lora.read_adapter import read_weights
 
 NAME = "agentpeft-canary"
 _STEP = 0.02
+_PLAIN = re.compile(r"\.lora_(embedding_)?[AB]\b")
 FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 """How much larger its change is made, until each kind of modules can be told."""
 
@@ -20,17 +23,21 @@ def write_canary(adapter: Path, folder: Path) -> None:
     """Writes an adapter with the settings and shapes of another, and random weights.
 
     The rows of A have length 1, and entries of B are of `_STEP`, so it changes outputs a little.
-    Raises: SettingsError if the folder has files, or the adapter has no safetensors.
+    Raises: SettingsError if the folder has files, or the adapter has no safetensors, or tensors
+    other than A and B.
     """
     if folder.exists() and any(folder.iterdir()):
         raise SettingsError(f"--canary {folder}: expected a new or empty folder")
     if not (adapter / ADAPTER_WEIGHTS).is_file():
         raise SettingsError(f"--canary needs {ADAPTER_WEIGHTS} in {adapter}")
+    given = read_weights(adapter / ADAPTER_WEIGHTS)
+    if other := [name for name in given if not _PLAIN.search(name)]:
+        raise SettingsError(f"--canary is for adapters of A and B alone, and this has {other[0]}")
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(adapter / ADAPTER_CONFIG, folder / ADAPTER_CONFIG)
     rng = np.random.default_rng(0)
     weights = {}
-    for name, weight in load_file(adapter / ADAPTER_WEIGHTS).items():
+    for name, weight in given.items():
         drawn = rng.standard_normal(weight.shape).astype(np.float32)
         if ".lora_A" in name or ".lora_embedding_A" in name:
             drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
@@ -41,7 +48,7 @@ def write_canary(adapter: Path, folder: Path) -> None:
 def enlarge_canary(folder: Path, factor: float) -> None:
     """Multiplies a canary's change."""
     path = folder / ADAPTER_WEIGHTS
-    weights = load_file(path)
+    weights = read_weights(path)
     save_file({n: w if "_A" in n else w * np.float32(factor) for n, w in weights.items()}, path)
 
 

@@ -3,10 +3,12 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -18,10 +20,15 @@ from agentpeft.policies.messages import Floats, Ids
 KEY_VARIABLE = "OPENAI_API_KEY"
 _MAX_BYTES = 2**26
 _NUMBERED = "token_id:"
+_MAX_DIGITS, _MOST = 10, 1e6
 
 
 class CannotTellError(Exception):
     """The endpoint does not say what a verdict needs."""
+
+
+class RefusedError(EngineError):
+    """The endpoint answers, and refuses what it was asked."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +44,13 @@ class Completions:
 
         Raises: EngineError; CannotTellError if the endpoint gives none of a prompt's tokens.
         """
-        logprobs = self._ask(ids, max_tokens=1, temperature=0.0, echo=True)["token_logprobs"]
-        given = logprobs[1 : len(ids)]
-        if len(given) < len(ids) - 1 or not all(isinstance(x, int | float) for x in given):
+        told = self._ask(ids, max_tokens=1, temperature=0.0, echo=True)["token_logprobs"]
+        given = told[1 : len(ids)]
+        if len(told) not in (len(ids), len(ids) + 1) or told[0] is not None:
             raise CannotTellError(
-                "it gives no log-probabilities of the tokens of a prompt (echo with logprobs)"
+                "it gives no log-probabilities of exactly the tokens of a prompt (echo, logprobs)"
             )
-        if not np.isfinite(given).all():
-            raise EngineError(f"{self.url}: model {self.model!r} gives NaN or infinity")
-        return np.array(given, np.float32)
+        return self._to_numbers(given)
 
     def sample(self, ids: Ids, num_tokens: int, seed: int) -> tuple[Ids, Floats]:
         """Returns up to `num_tokens` sampled tokens (N,) and the log-probabilities (N,) given.
@@ -55,18 +60,29 @@ class Completions:
         told = self._ask(
             ids, max_tokens=num_tokens, temperature=1.0, seed=seed, return_tokens_as_token_ids=True
         )
-        names = [str(name) for name in told.get("tokens") or ()]
-        numbers = [name.removeprefix(_NUMBERED) for name in names]
-        if not all(name.startswith(_NUMBERED) for name in names) or not all(
-            map(str.isdecimal, numbers)
-        ):
+        names, logprobs = told.get("tokens"), told["token_logprobs"]
+        numbers = [str(name).removeprefix(_NUMBERED) for name in names or ()]
+        is_numbered = isinstance(names, list) and all(
+            name == f"{_NUMBERED}{number}" and number.isdecimal() and len(number) < _MAX_DIGITS
+            for name, number in zip(names, numbers, strict=True)
+        )
+        if not is_numbered or len(logprobs) != len(numbers):
             raise CannotTellError("it does not name sampled tokens by their number")
-        return np.array(numbers, np.int64), np.array(told["token_logprobs"], np.float32)
+        return np.array([*map(int, numbers)], np.int64), self._to_numbers(logprobs)
+
+    def _to_numbers(self, values: list[Any]) -> Floats:
+        """Raises: CannotTellError where one is no finite number."""
+        if not all(isinstance(value, float | int) and abs(value) < _MOST for value in values):
+            raise CannotTellError(f"model {self.model!r} gives log-probabilities that are none")
+        return np.array(values, np.float32)
 
     def _ask(self, ids: Ids, **options: object) -> dict[str, Any]:
         """Returns the `logprobs` of the answer's one choice."""
         body = {"model": self.model, "prompt": ids.tolist(), "logprobs": 1, **options}
-        answer = ask(f"{self.url}/completions", self.timeout_s, body)
+        try:
+            answer = ask(f"{self.url}/completions", self.timeout_s, body)
+        except RefusedError as error:
+            raise CannotTellError(str(error)) from None
         try:
             (choice,) = answer["choices"]
             logprobs = choice["logprobs"]
@@ -84,33 +100,51 @@ def find_models(url: str, timeout_s: float) -> dict[str, str | None]:
     """
     answer = ask(f"{url}/models", timeout_s)
     try:
-        return {str(model["id"]): model.get("parent") for model in answer["data"]}
+        parents = {str(model["id"]): model.get("parent") for model in answer["data"]}
     except (KeyError, TypeError, AttributeError):
         raise EngineError(f"{url}/models: no list of models: {answer!r:.200}") from None
+    return {name: parent if isinstance(parent, str) else None for name, parent in parents.items()}
 
 
 def ask(url: str, timeout_s: float, body: Mapping[str, object] | None = None) -> Any:
     """Returns the JSON that a URL answers; a `body` is posted.
 
-    Raises: SettingsError where it is no URL; EngineError where nothing answers, or no JSON, or the
-    endpoint refuses.
+    Raises: SettingsError where it is no URL, or the key is none; EngineError where nothing
+    answers, or no JSON; RefusedError.
     """
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get(KEY_VARIABLE):
+        if not key.isascii() or not key.isprintable():
+            raise SettingsError(f"{KEY_VARIABLE} has characters that no key has")
         headers["Authorization"] = f"Bearer {key}"
-    if not url.startswith(("http://", "https://")):
-        raise SettingsError(f"expected a URL such as http://localhost:8000/v1, got {url!r}")
     try:
+        if urlsplit(url).scheme not in ("http", "https") or not url.isascii():
+            raise ValueError
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(url, data, headers), timeout=timeout_s) as answer:  # noqa: S310
+        request = Request(url, data, headers)  # noqa: S310 (looked at above)
+    except ValueError:
+        raise SettingsError(
+            f"expected a URL such as http://localhost:8000/v1, got {url!r}"
+        ) from None
+    try:
+        with urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 (looked at above)
             text = answer.read(_MAX_BYTES)
-        return json.loads(text) if text.lstrip()[:1] in (b"{", b"[") else text.decode()
     except HTTPError as error:
-        said = " ".join(error.read().decode(errors="replace").split())
-        hint = f" (the key is taken from {KEY_VARIABLE})" if error.code in (401, 403) else ""
-        raise EngineError(f"{url} answers {error.code}: {said:.300}{hint}") from None
+        raise _to_refusal(url, error) from None
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise EngineError(f"{url} does not answer: {reason}. Is the server running?") from None
-    except ValueError:
+    try:
+        return json.loads(text) if text.lstrip()[:1] in (b"{", b"[") else text.decode()
+    except (ValueError, RecursionError):
         raise EngineError(f"{url} answers with something that is no JSON") from None
+
+
+def _to_refusal(url: str, error: HTTPError) -> EngineError:
+    """Returns the error of a status; it is no refusal where the key or the server is to blame."""
+    with suppress(OSError, HTTPException), error:
+        said = " ".join(error.read(_MAX_BYTES).decode(errors="replace").split())
+        hint = f" (the key is taken from {KEY_VARIABLE})" if error.code in (401, 403) else ""
+        kind = RefusedError if error.code in (400, 404, 405, 422, 501) else EngineError
+        return kind(f"{url} answers {error.code}: {said:.300}{hint}")
+    return EngineError(f"{url} answers {error.code}, and breaks off")

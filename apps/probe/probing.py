@@ -1,6 +1,7 @@
 """Asks an endpoint what our own computation says too, and judges the answers."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,11 +63,10 @@ def probe_canary(
     canaries.enlarge_canary(folder, factor)
     references.enlarge(factor)
     canaries.load_canary(endpoint.url, folder, endpoint.timeout_s)
-    try:
+    with ExitStack() as stack:
+        stack.callback(canaries.unload_canary, endpoint.url, endpoint.timeout_s)
         models = find_models(endpoint.url, endpoint.timeout_s)
         return probe_adapter(endpoint, references, models)
-    finally:
-        canaries.unload_canary(endpoint.url, endpoint.timeout_s)
 
 
 def probe_adapter(
@@ -85,7 +85,7 @@ def probe_adapter(
         return Judgement(Served.UNKNOWN, str(error))
     factors = name_factors(references.scaling, references.rank)
     judgement = judge(given, own_base, references.say, references.modules, factors, noise)
-    judgement.figures["kept_in_bfloat16"] = round(references.kept_in_bfloat16(), 3)
+    judgement.figures["kept_in_bfloat16"] = references.kept_in_bfloat16()
     if judgement.answer is not Served.YES:
         return judgement
     sampling = _measure_sampling(endpoint, references)

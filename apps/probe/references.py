@@ -84,10 +84,10 @@ class References:
         return np.concatenate(score_sequences(self.model, self._network.vocab_size, self.sequences))
 
     @torch.no_grad()
-    def kept_in_bfloat16(self) -> float:
+    def kept_in_bfloat16(self) -> float | None:
         """Returns the share of the adapter's change that stays if it is merged into bfloat16.
 
-        1 is all of it. It is summed over linear layers; NaN where none has plain A and B.
+        1 is all of it. It is summed over linear layers; None where they are not changed.
         """
         kept = sent = 0.0
         for layer in self.layers.values():
@@ -98,7 +98,7 @@ class References:
                 after = (before + change).bfloat16().float()
                 kept += float(((after - before) * change).sum(dtype=torch.float64))
                 sent += float(change.square().sum(dtype=torch.float64))
-        return kept / sent if sent else float("nan")
+        return round(kept / sent, 3) if sent else None
 
 
 def _kind(name: str) -> str:

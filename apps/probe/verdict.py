@@ -12,7 +12,12 @@ from enum import StrEnum
 
 import numpy as np
 
-from agentpeft.policies.delivery.probe import can_be_told, choose_limit, compute_share
+from agentpeft.policies.delivery.probe import (
+    MIN_CANARY,
+    can_be_told,
+    choose_limit,
+    compute_share,
+)
 from agentpeft.policies.messages import Floats
 
 NOISE_FACTOR = 3.0
@@ -85,7 +90,7 @@ def judge(
         what = "nothing" if not np.any(adapter - base) else f"{distance(adapter, base):.2g} nats"
         reason = f"the adapter changes {what} a token, and rounding may change {limit:.2g}"
         return Judgement(Served.UNKNOWN, f"{reason}: train it further, or use --canary", figures)
-    figures["canary"] = compute_share(given - base, adapter - base)
+    canary = figures["canary"] = compute_share(given - base, adapter - base)
     ignored = find_ignored(given, say, modules)
     hypotheses = {"the base answers, without the adapter": base}
     for name, factor in factors.items():
@@ -99,6 +104,10 @@ def judge(
         return Judgement(Served.NO, nearest, figures)
     if own > limit:
         return Judgement(Served.NO, other, figures)
+    if canary < MIN_CANARY:
+        reason = f"{own:.2g} nats a token from the adapter, and of its effect "
+        reason += f"{max(canary, 0):.0%} is shown: the base answers, or part of the adapter"
+        return Judgement(Served.NO, reason, figures)
     unseen = find_unseen(say, modules, limit)
     figures["modules_too_small_to_tell"] = unseen
     reason = f"{own:.2g} nats a token from the adapter, {to_base:.2g} from the base"

@@ -3,6 +3,7 @@
 import json
 import socket
 
+import numpy as np
 import pytest
 import torch
 from model_endpoint import Endpoint, load_base, served
@@ -11,6 +12,7 @@ from peft.tuners.lora import LoraLayer
 from qwen_model import save_qwen
 
 from agentpeft.apps.probe.probe import main
+from agentpeft.apps.probe.verdict import Served, judge
 
 TARGETS = ["q_proj", "v_proj", "up_proj", "down_proj"]
 SIZES = {"right": 0.3, "wrong": 0.3, "small": 1e-4, "fresh": 0.0}
@@ -116,7 +118,45 @@ def test_another_model_is_found_out_even_by_a_fresh_adapter(folder, adapted, pro
 
 def test_numbers_that_are_none_are_no_answer(folder, adapted, probe):
     status, said = probe(endpoint_of(folder, adapted(), gives_nan=True))
-    assert status == 1 and "gives NaN or infinity" in said
+    assert status == 4 and "log-probabilities that are none" in said["reason"]
+
+
+def test_an_effect_on_few_tokens_is_missed_by_no_mean():
+    rng = np.random.default_rng(0)
+    for share, size in ((0.05, 0.12), (0.1, 0.07)):
+        effect = size * (rng.random(170) < share)
+        base = rng.normal(scale=0.01, size=170) - 2.0
+        given = base + rng.normal(scale=0.01, size=170)
+        verdict = judge(
+            given,
+            base,
+            lambda factor, without, base=base, effect=effect: (
+                base + factor * effect if not without else base
+            ),
+            ["q_proj"],
+            {},
+            0.01,
+        )
+        assert verdict.answer != Served.YES, verdict
+
+
+ODD = {
+    "no list": {"token_logprobs": 5},
+    "too few": {"token_logprobs": [None, -1.0]},
+    "texts": {"token_logprobs": "abc"},
+    "huge": {"token_logprobs": [None, *[10**400] * 31]},
+    "a number more": {"token_logprobs": [None, *[-1.0] * 40], "tokens": 5},
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_answers_are_a_line(folder, adapted, probe, name):
+    class Odd(Endpoint):
+        def complete(self, body):
+            return {"choices": [{"logprobs": ODD[name]}]}
+
+    status, said = probe(Odd({"base": load_base(folder / "base"), "lora": adapted()}))
+    assert status == 4 and said["verdict"] == "cannot tell", said
 
 
 def test_sampling_from_the_base_is_found_out(folder, adapted, probe):
@@ -149,7 +189,7 @@ def test_a_canary_tells_what_a_fresh_adapter_cannot(folder, adapted, probe):
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"gives_echo": False}, "log-probabilities of the tokens of a prompt")],
+    [({"gives_echo": False}, "log-probabilities of exactly the tokens of a prompt")],
 )
 def test_an_endpoint_that_says_too_little_cannot_be_told(folder, adapted, probe, options, reason):
     status, said = probe(endpoint_of(folder, adapted(), **options))
