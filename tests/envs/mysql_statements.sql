@@ -685,3 +685,10 @@ UPDATE emp e LEFT JOIN dept d ON e.dept_id = d.id SET e.name = 'x' WHERE d.id IS
 UPDATE emp e, dept d SET e.salary = d.budget WHERE e.dept_id = d.id AND d.id = 2
 UPDATE sales SET sold_at = DATE_ADD(sold_at, INTERVAL 1 DAY) WHERE sid IN (1, '2')
 UPDATE sales s JOIN emp e ON s.emp_id = e.id SET s.note = e.name, s.qty = s.qty + 1 WHERE e.active = 1
+SELECT (SELECT y FROM (SELECT 1 AS x) d LIMIT 1) FROM (SELECT 5 AS y) d
+SELECT y FROM (SELECT 5 AS y) d WHERE EXISTS (SELECT 1 FROM (SELECT 1 AS x) d WHERE y = 5)
+SELECT COUNT(*) FROM emp S WHERE EXISTS (SELECT 1 FROM emp s WHERE s.id = S.id + 1)
+SELECT COUNT(*) FROM emp e, (SELECT 1 AS x) E
+SELECT CURRENT_DATE() = CURDATE(), CURRENT_TIMESTAMP() IS NULL
+SELECT LOCATE('a', 'banana', 3)
+SELECT COUNT(*) FROM emp a, emp b RIGHT JOIN emp c ON b.id = 0

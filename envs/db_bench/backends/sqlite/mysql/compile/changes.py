@@ -118,7 +118,7 @@ def _assignments(assignments: nodes.Assignments, table: TableSchema, scope: Scop
         column = table.by_name[node.name.lower()]
         value = _stored(expression, column, 1, scope)
         sets[quote_name(column.name)] = value
-        changed[node.name.lower()] = Fragment(f"({value})", column.type, True)
+        changed[node.name.lower()] = Fragment(f"({value})", column.type)
     scope.select_list = {}
     return ", ".join(f"{name} = {value}" for name, value in sets.items())
 

@@ -323,7 +323,7 @@ def _date(values: list[Fragment]) -> Fragment:
 _SIGNATURES = {
     types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) trim(t) ltrim(t)
         rtrim(t) replace(ttt) dayname(d) monthname(d) date_format(dt)""",
-    types.INTEGER: """length(t) char_length(t) locate(tt) instr(tt) isnull(a) datediff(dd)
+    types.INTEGER: """length(t) char_length(t) locate(ttx?) instr(tt) isnull(a) datediff(dd)
         timestampdiff(udd) year(d) quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d)
         hour(m) minute(m) second(m)""",
     types.DATE: "curdate()",

@@ -76,6 +76,8 @@ def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
     for source, side, condition in joins:
         if side == ",":
             scope.visible_from = len(scope.sources)  # ON sees only what follows a comma
+        if side == "RIGHT" and scope.visible_from:
+            raise Mistake.NOT_SUPPORTED("RIGHT JOIN after a comma")
         num_before = len(scope.sources)
         table = _compile_source(source, scope)
         on = ""
@@ -105,8 +107,9 @@ def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
                 raise Mistake.DUPLICATE_COLUMN(query.columns[number].name)
             if max(name, default=" ") > "\uffff":
                 raise Mistake.NOT_SUPPORTED(f"a column called {name}")  # which no name can be
-        scope.add(Source(node.alias, query.columns))
-        return f"({query.sql}) AS {quote_name(node.alias)}"
+        name = scope.name_source()
+        scope.add(Source(node.alias, name, query.columns))
+        return f"({query.sql}) AS {name}"
     return add_table(node, find_table(node, scope.schema), scope)
 
 
@@ -115,8 +118,9 @@ def add_table(node: nodes.TableName, table: TableSchema, scope: Scope) -> str:
     if scope.target == node.name:
         raise Mistake.UPDATE_TARGET(node.name)
     columns = [OutputColumn(column.name, column.type) for column in table.columns]
-    scope.add(Source(node.alias, columns, scope.schema.name))
-    return f"main.{quote_name(table.name)} AS {quote_name(node.alias)}"
+    name = scope.name_source()
+    scope.add(Source(node.alias, name, columns, scope.schema.name))
+    return f"main.{quote_name(table.name)} AS {name}"
 
 
 def find_table(node: nodes.TableName, schema: types.Schema, command: str = "SELECT") -> TableSchema:

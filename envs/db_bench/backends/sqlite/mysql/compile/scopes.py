@@ -46,16 +46,18 @@ class BareColumn(NamedTuple):
 
 
 class Source:
-    """One table of a FROM clause under its alias."""
+    """One table of a FROM clause under its alias; in SQLite's SQL it is called `sql_name`."""
 
-    def __init__(self, alias: str, columns: Iterable[OutputColumn], database: str = "") -> None:
+    def __init__(
+        self, alias: str, sql_name: str, columns: Iterable[OutputColumn], database: str = ""
+    ) -> None:
         """`database` is set for a table of the schema."""
         self.alias = alias
         self.database = database
         self.columns: dict[str, tuple[Fragment, BareColumn]] = {}
         title = f"{database}.{alias}" if database else alias
         for index, (name, kind, is_collated) in enumerate(columns):
-            sql = f"{quote_name(alias)}.{quote_name(name) if database else f'c{index}'}"
+            sql = f"{sql_name}.{quote_name(name) if database else f'c{index}'}"
             bare = BareColumn(sql, name, f"{title}.{name}")
             self.columns[name.lower()] = (Fragment(sql, kind, is_collated), bare)
 
@@ -112,6 +114,13 @@ class Scope:
         if any(other.alias == source.alias for other in self.sources):
             raise Mistake.NOT_UNIQUE_TABLE(source.alias)
         self.sources.append(source)
+
+    def name_source(self) -> str:
+        """Returns what the next source is called: no block around this one has that name.
+
+        SQLite's aliases ignore case, and an inner one would hide an outer one of the same name.
+        """
+        return f"t{sum(1 for _ in self._outwards())}_{len(self.sources)}"
 
     def _outwards(self) -> Iterator["Scope"]:
         scope: Scope | None = self

@@ -537,7 +537,10 @@ class _Parser:
         if is_called and (self._is_name() or upper in words.CALLABLE):
             return self._call()
         if upper in words.CALLED_WITHOUT_PARENTHESES:
-            return nodes.Call(self._advance().text, ())
+            call = nodes.Call(self._advance().text, ())
+            if self._accept("(") and not self._accept(")"):
+                raise Mistake.NOT_SUPPORTED(f"{upper} with an argument")
+            return call
         if self._is_name():
             if upper in words.FUNCTIONS | {"DATE"} and self._peek().kind == "text":
                 raise Mistake.NOT_SUPPORTED(f"{upper} '…'")
