@@ -130,6 +130,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Makes the subclass's oracle a call like `reset` and `step`."""
         super().__init_subclass__(**kwargs)
+        if "tools" in vars(cls):
+            raise TypeError(f"{cls.__name__}.tools is not read: return the table from get_tools()")
         if "oracle_actions" in vars(cls):
             cls.oracle_actions = gated(cls.oracle_actions)  # type: ignore[assignment, method-assign]
 
