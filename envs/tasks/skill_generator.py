@@ -16,6 +16,7 @@ from agentpeft.envs.core.errors import (
     check_flag,
     shown,
 )
+from agentpeft.envs.tasks.streams import Stage, TaskStream
 from agentpeft.envs.tasks.task import Split, TaskSource, TaskT, check_split
 from agentpeft.envs.tasks.taskset import SingleSkillSource, Taskset
 
@@ -136,6 +137,22 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         if self.num_skills > len(self.skills):
             raise SettingsError(f"num_skills={num_skills} of {len(self.skills)} skills")
         self._pick_skills(np.random.default_rng(0))
+
+    @classmethod
+    def curriculum(
+        cls,
+        seed: int,
+        *,
+        skills: Sequence[str] | None = None,
+        tasks_per_stage: int = 1000,
+        max_skills: int = 4,
+    ) -> TaskStream[TaskT]:
+        """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
+        stages = []
+        for number in range(1, max_skills + 1):
+            source = cls(skills, skill_mode="all", num_skills=number)
+            stages.append(Stage(f"{number} skill{'s' * (number > 1)}", source, tasks_per_stage))
+        return TaskStream(stages, seed)
 
     @abstractmethod
     def make(self, task_id: str, skills: tuple[str, ...], options: OptionsT) -> TaskT | None:

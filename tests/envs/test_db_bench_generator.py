@@ -318,3 +318,9 @@ def test_what_a_query_computes_is_what_sqlite_computes():
             ).fetchall()
         )
         database.execute("DROP TABLE t")
+
+
+def test_a_curriculum_goes_from_one_skill_to_several():
+    stream = DBBenchGenerator.curriculum(0, tasks_per_stage=5, max_skills=3)
+    wanted = [len(task.task_id.split("/")[0].split("+")) for task in stream]
+    assert wanted == [1] * 5 + [2] * 5 + [3] * 5

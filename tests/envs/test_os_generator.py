@@ -199,3 +199,10 @@ def test_a_new_user_may_be_in_a_group_that_adduser_adds():
     for task in Taskset.generate(OSGenerator(["useradd"]), 40, seed=3):
         made = [user for user in task.verdict.state.users if user.groups is None]
         assert made, task.instruction
+
+
+def test_a_curriculum_rises_in_skills():
+    stream = OSGenerator.curriculum(0, tasks_per_stage=3, max_skills=3)
+    assert [len(task.task_id.split("/")[0].split("+")) for task in stream] == [1] * 3 + [2] * 3 + [
+        3
+    ] * 3
