@@ -284,7 +284,9 @@ def describe_memory(settings: Settings) -> list[str]:
         return [f"memory: no estimate, {settings.model.name!r} has no readable config ({reason})"]
     parts = [f"  {name:<13} {value:>10,.1f} MiB" for name, value in mib.items()]
     learners, runners = settings.learners.num_learners, settings.env_runners.num_env_runners
+    is_embedded = settings.env_runners.engine == "transformers"
     return [
         f"memory, at most, in each process (learners: {learners}, env runners: {runners}):",
         *parts,
+        *(["  (an env runner has kv_cache twice while it grows)"] if is_embedded else []),
     ]
