@@ -61,8 +61,9 @@ class Completions:
             ids, max_tokens=num_tokens, temperature=1.0, seed=seed, return_tokens_as_token_ids=True
         )
         names, logprobs = told.get("tokens"), told["token_logprobs"]
-        numbers = [str(name).removeprefix(_NUMBERED) for name in names or ()]
-        is_numbered = isinstance(names, list) and all(
+        names = names if isinstance(names, list) else []
+        numbers = [str(name).removeprefix(_NUMBERED) for name in names]
+        is_numbered = all(
             name == f"{_NUMBERED}{number}" and number.isdecimal() and len(number) < _MAX_DIGITS
             for name, number in zip(names, numbers, strict=True)
         )

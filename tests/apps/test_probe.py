@@ -196,6 +196,20 @@ def test_an_endpoint_that_says_too_little_cannot_be_told(folder, adapted, probe,
     assert status == 4 and reason in said["reason"]
 
 
+@pytest.mark.parametrize("tokens", [5, None, "abc", [1], ["token_id:" + "9" * 30], []])
+def test_odd_tokens_leave_sampling_out(folder, adapted, probe, tokens):
+    class Odd(Endpoint):
+        def complete(self, body):
+            answer = super().complete(body)
+            if not body.get("echo"):
+                answer["choices"][0]["logprobs"]["tokens"] = tokens
+            return answer
+
+    odd = Odd({"base": load_base(folder / "base"), "lora": adapted()})
+    status, said = probe(odd)
+    assert status == 0 and said["sampling_difference"] is None
+
+
 def test_tokens_without_numbers_leave_sampling_out(folder, adapted, probe):
     status, said = probe(endpoint_of(folder, adapted(), numbers_tokens=False))
     assert status == 0 and said["sampling_difference"] is None
