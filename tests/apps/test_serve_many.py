@@ -153,6 +153,7 @@ def test_limits_are_those_of_sessions(server):
         make_vec(server, 2, "AgentPEFT/Nowhere-v0")
 
 
+@pytest.mark.slow
 def test_a_step_may_take_longer_than_a_client_may_be_silent(server):
     envs = make_vec(server, 2)
     envs.reset(seed=0)

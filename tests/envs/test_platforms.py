@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SIMULATION = """
 import importlib, importlib.abc, multiprocessing.connection, os, signal, subprocess, sys
