@@ -38,7 +38,7 @@ help: ## Lists the targets
 quickstart: $(TRAIN) ## Trains the built-in policy on DB-bench, and prints success before and after
 	$(BIN)/python launch/train.py quickstart
 
-test: $(DEV) $(VLLM) ## Runs what each commit must pass, in seven minutes (PYTEST_ARGS="-k vector" runs some of it)
+test: $(DEV) $(VLLM) ## Runs what each commit must pass, in six to seven minutes (PYTEST_ARGS="-k vector" runs some of it)
 	.ci/with_servers $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, commands, documentation, environments
