@@ -1,4 +1,4 @@
-"""Difficulty that follows success: a level that rises and falls, and what each level pays.
+"""What each level of adaptive difficulty pays.
 
 If all levels paid alike, an agent that cannot do the next level would gain by failing now and then,
 so as to stay where it is. Hence each level pays more, by as much as a success is worth over a
@@ -7,63 +7,14 @@ gets its own reward and can only raise the levels that follow, so no policy gain
 purpose.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from agentpeft.envs.arithmetic.tasks import ArithmeticTask
-from agentpeft.envs.core.errors import (
-    SettingsError,
-    check_choice,
-    check_count,
-    check_share,
-    shown,
-)
+from agentpeft.envs.core.errors import SettingsError, check_choice, shown
 from agentpeft.envs.core.rewards import Episode, RewardConfig
-
-
-class AdaptiveDifficulty:
-    """A level between two bounds, which depends only on the recorded successes.
-
-    Where the success rate of its last `window` episodes is `raise_at` or above, the level goes up
-    by one; at `lower_at` or below, down by one (None: never). Each change starts a new window.
-    """
-
-    def __init__(
-        self,
-        bounds: tuple[int, int],
-        window: int = 50,
-        raise_at: float = 0.8,
-        lower_at: float | None = 0.3,
-    ) -> None:
-        """Starts at the lower bound. Raises: SettingsError."""
-        check_count("window", window)
-        check_share("raise_at", raise_at)
-        if lower_at is not None:
-            check_share("lower_at", lower_at)
-            if lower_at >= raise_at:
-                got = f"{lower_at} and {raise_at}"
-                raise SettingsError(f"lower_at must be below raise_at, got {got}")
-        self.level = self.lowest = bounds[0]
-        self._bounds = bounds
-        self._raise_at, self._lower_at = raise_at, lower_at
-        self._successes: deque[bool] = deque(maxlen=window)
-
-    def record(self, is_success: bool) -> bool:
-        """Records an episode of the present level and returns whether the level changed."""
-        self._successes.append(is_success)
-        if len(self._successes) < (self._successes.maxlen or 0):
-            return False
-        rate = sum(self._successes) / len(self._successes)
-        is_low = self._lower_at is not None and rate <= self._lower_at
-        change = int(rate >= self._raise_at) - int(is_low)
-        level = min(max(self.level + change, self._bounds[0]), self._bounds[1])
-        if level == self.level:
-            return False
-        self.level = level
-        self._successes.clear()
-        return True
+from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 
 
 @dataclass(frozen=True)

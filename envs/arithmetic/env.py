@@ -20,7 +20,7 @@ from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.task import Split
 
 if TYPE_CHECKING:  # most environments have one level
-    from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty
+    from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 
 DigitRange: TypeAlias = int | Sequence[int]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")

@@ -4,7 +4,6 @@ Success moves the run from one of `curriculum.stages` to the next. With `curricu
 "frontier" the tasks are preferred whose groups had spread lately, by skill and by task.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.policies.loop.curriculum import has_spread
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.environments import EnvPool, open_stages
@@ -93,34 +93,6 @@ def _keys(skills: Sequence[str], task: str | None) -> list[list[str]]:
     return keys + ([[f"task {task}"]] if task is not None else [])
 
 
-class StageProgress:
-    """The present stage: the next one begins once enough of the last `window` episodes succeed."""
-
-    def __init__(self, num_stages: int, window: int, promote_at: float) -> None:
-        self.stage, self._last = 0, num_stages - 1
-        self._promote_at = promote_at
-        self._successes: deque[bool] = deque(maxlen=window)
-
-    def record(self, is_success: bool) -> None:
-        """Records an episode of the present stage."""
-        self._successes.append(is_success)
-        is_full = len(self._successes) == self._successes.maxlen
-        rate = sum(self._successes) / len(self._successes)
-        if is_full and rate >= self._promote_at and self.stage < self._last:
-            self.stage += 1
-            self._successes.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the stage and its window, JSON-able."""
-        return {"level": self.stage, "successes": list(self._successes)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` returned."""
-        self.stage = state["level"]
-        self._successes.clear()
-        self._successes.extend(state["successes"])
-
-
 class TaskChoice:
     """The present stage, which of the next positions are taken, and what both are known by.
 
@@ -144,10 +116,12 @@ class TaskChoice:
             raise
         curriculum = settings.curriculum
         self.num_stages = max(len(curriculum.stages), 1)
-        self._progress: StageProgress | None = None
+        self._progress: AdaptiveDifficulty | None = None
         if curriculum.stages:
-            limits = curriculum.window, curriculum.promote_at
-            self._progress = StageProgress(self.num_stages, *limits)
+            bounds = 0, self.num_stages - 1
+            self._progress = AdaptiveDifficulty(
+                bounds, curriculum.window, curriculum.promote_at, lower_at=None
+            )
 
     @property
     def has_stages(self) -> bool:
@@ -157,7 +131,7 @@ class TaskChoice:
     @property
     def stage(self) -> int:
         """The stage of the groups that are chosen now."""
-        return self._progress.stage if self._progress else 0
+        return self._progress.level if self._progress else 0
 
     def choose(self, take_positions: Callable[[int], range], num_groups: int) -> Sequence[int]:
         """Returns the positions of the next groups; of a frontier some of the next, at random.
@@ -184,7 +158,7 @@ class TaskChoice:
             name = self._name(stage, first.task_id)
             self._rates.record(first.skills, name, has_spread(episodes))
         for episode in episodes:
-            if self._progress is not None and stage == self._progress.stage:
+            if self._progress is not None and stage == self._progress.level:
                 self._progress.record(episode.outcome is Outcome.SUCCESS)
 
     def metrics(self) -> dict[str, float]:

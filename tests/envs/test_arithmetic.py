@@ -8,10 +8,10 @@ import pytest
 
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.arithmetic import operations as operations_module
-from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, register_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, make_task
+from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 
 ALL = ("addition", "subtraction", "multiplication")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
+from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 
 Window = tuple[bool, ...]
 Policy = Callable[[int, Window], bool]
