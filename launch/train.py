@@ -113,11 +113,11 @@ def _look_ahead(start: Start, address: str | None) -> None:
     try:
         look_ahead(start.settings, address, is_new=start.run_dir is None)
         is_here = not (address or os.environ.get("RAY_ADDRESS"))
-        lacking = compare_memory(start.settings) if is_here else []
+        lacking = compare_memory(start.settings) if is_here else None
     finally:
         print(*(f"# {line}" for line in describe_memory(start.settings)), sep="\n")
-    for line in lacking:
-        print(f"# {line}")
+    if lacking:
+        print(f"# memory: {': '.join(lacking)}")
     if sys.stderr.isatty():
         print("nothing would stop this run: start it without --dry-run", file=sys.stderr)
 

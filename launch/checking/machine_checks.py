@@ -318,11 +318,7 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
         text, _, remedy = str(error).removeprefix("memory: ").partition(": ")
         yield Finding("memory", text, remedy or "change the settings", True)
         return
-    for line in lacking:
-        text, _, remedy = line.removeprefix("memory: ").partition(": ")
-        yield Finding("memory", text, remedy)
-    if not lacking:
-        yield Finding("memory", "what is estimated fits")
+    yield Finding("memory", *(lacking or ("what is estimated fits",)))
 
 
 QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)

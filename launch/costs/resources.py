@@ -219,8 +219,8 @@ def _makes_all_logits(shape: dict[str, int], settings: Settings) -> bool:
     return is_changed or (settings.lora.use_lora and is_adapted)
 
 
-def compare_memory(settings: Settings) -> list[str]:
-    """Returns a line with what to set where a run may need more memory than this machine has.
+def compare_memory(settings: Settings) -> tuple[str, str] | None:
+    """Returns how much more memory than this machine's a run may need, and what to do; None: none.
 
     Its GPUs must be there. Raises: SettingsError where the weights alone do not fit, or no layer
     gets an adapter.
@@ -233,7 +233,7 @@ def compare_memory(settings: Settings) -> list[str]:
             "smaller model, model.dtype=bfloat16 or nf4, or learners.shard_base=true"
         )
     if most <= 1:
-        return []
+        return None
     words, load = list[str](), most
     for section, name, value in _RELIEFS:
         old = dict(settings)[section]
@@ -242,7 +242,7 @@ def compare_memory(settings: Settings) -> list[str]:
             settings, load = changed, less
             words.append(f"{section}.{name}={to_toml_value(value)}")
     remedy = f"set {' '.join(words)}" if words else "take a smaller model"
-    return [f"memory: up to {most:.1f} times what this machine has: {remedy}"]
+    return f"up to {most:.1f} times what this machine has", remedy
 
 
 def _find_loads(settings: Settings) -> tuple[float, float]:
