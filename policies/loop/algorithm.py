@@ -170,6 +170,10 @@ class Algorithm:
             settings = warm_start(settings, self.run_dir, self._learner_class)
         self._learners = LearnerGroup(settings, self._learner_class, self._wait_for_learners)
         self._running.callback(self._learners.close)
+        runners = settings.env_runners
+        if runners.kv_cache_gib is None and 0 < runners.num_gpus_per_env_runner < 1:
+            # vLLM then measures the GPU as it starts, and what a learner takes beside counts as its
+            self._learners.call_all(LearnerActor.ping)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
         shared = settings, self._curriculum, self._runners, self._learners
