@@ -17,8 +17,6 @@ Serving = Literal["native", "fused"]
 _GIB = 1 << 30
 _CPU_CACHE_BYTES = _GIB
 _PREFILL_TOKENS = 8192
-_MAX_GRAPH_SIZE = 512
-"""vLLM's own limit; larger batches run without a graph."""
 _CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Those that vLLM 0.32's attention kernels for CPUs take."""
 _RECEIVER = "agentpeft.policies.engines.vllm.worker.AdapterReceiver"
@@ -76,9 +74,11 @@ class VllmSettings:
         if self.gpu_share:
             args["gpu_memory_utilization"] = 0.9 * self.gpu_share
             args["enable_sleep_mode"] = self.sleeps
+            # Graphs of the batches that can be, with LoRA: vLLM would capture three times those
+            largest = min(-(-self.max_concurrent // 16) * 16, 512)
             args["compilation_config"] = {
-                "cudagraph_capture_sizes": graph_sizes(self.max_concurrent),
-                "cudagraph_specialize_lora": not self.needs_adapter,  # else: twice the graphs
+                "max_cudagraph_capture_size": largest,
+                "cudagraph_specialize_lora": not self.needs_adapter,
             }
         else:
             # A prompt in parts would end vLLM: it rewinds seeds after each, on GPUs only
@@ -123,17 +123,6 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     if device.type == "cpu":
         _check_cpu(result, shape.to_dict())
     return result
-
-
-def graph_sizes(max_concurrent: int) -> list[int]:
-    """Returns the batches that CUDA graphs are captured for, the largest one of all slots.
-
-    A batch runs in the next larger one, and each takes time at the start: 1, 2, 4, 8, and from
-    there in steps of 8 up to 64, and of 32 beyond.
-    """
-    steps = [1, 2, 4, *range(8, 64, 8), *range(64, _MAX_GRAPH_SIZE, 32)]
-    largest = min(max_concurrent, _MAX_GRAPH_SIZE)
-    return [*(size for size in steps if size < largest), largest]
 
 
 def divide_gpus(num_gpus: float) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from vllm_parts import CONTEXT, make_adapter
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import compute_hash
 from agentpeft.policies.engines.vllm.cores import CoreClaim
-from agentpeft.policies.engines.vllm.settings import VllmSettings, graph_sizes, read_vllm_settings
+from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
 from agentpeft.policies.engines.vllm.weight_files import read_adapter, write_adapter
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.models.base_files import find_base
@@ -75,14 +75,14 @@ def test_a_rank_without_a_slot_is_refused(folder):
 
 
 def test_graphs_are_captured_for_the_batches_that_the_slots_can_make():
-    assert graph_sizes(1) == [1] and graph_sizes(6) == [1, 2, 4, 6]
-    assert graph_sizes(100) == [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 96, 100]
-    assert graph_sizes(2000)[-2:] == [480, 512]
     on_cpu = VllmSettings("native", "bfloat16", CONTEXT, 100)
-    on_gpu = replace(on_cpu, gpu_share=0.5).engine_args("model")["compilation_config"]
-    assert on_gpu["cudagraph_capture_sizes"] == graph_sizes(100)
-    assert on_gpu["cudagraph_specialize_lora"] is False
     assert "compilation_config" not in on_cpu.engine_args("model")
+    for num_slots, largest in ((1, 16), (100, 112), (256, 256), (2000, 512)):
+        on_gpu = replace(on_cpu, gpu_share=0.5, max_concurrent=num_slots)
+        assert on_gpu.engine_args("model")["compilation_config"] == {
+            "max_cudagraph_capture_size": largest,
+            "cudagraph_specialize_lora": False,
+        }
 
 
 def test_adapter_files_carry_the_version_and_every_bit(tmp_path):
