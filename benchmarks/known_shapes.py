@@ -20,6 +20,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from gpu_work import DENSE_BFLOAT16_TFLOPS, Shape, count_work, shape_groups
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
@@ -32,8 +33,8 @@ _ENGINE_GIB = 2.0
 """What vLLM takes besides weights and cache: its context, graphs, and activations of a prompt."""
 _LEARNER_GIB = 1.0
 _USABLE = 0.95 * 1e9 / 2**30
-_SHARE_OF_PEAK = {False: 0.14, True: 0.27}
-"""Of small models and of those of 7 billion weights and more: 0.14, and 0.26 to 0.28."""
+_MEASURED = ((896, 0.065), (3584, 0.262), (5120, 0.284))
+"""Widths, and the share of the peak that an update had there: between them it is interpolated."""
 
 
 def _qwen2(hidden: int, inner: int, layers: int, heads: int, kv: int, tied: bool) -> Qwen2Config:
@@ -176,7 +177,8 @@ def estimate_update_s(config: PreTrainedConfig) -> float | None:
     )
     work = count_work(shape, shape.num_layers, shape_groups(shape))
     peak = 1e12 * DENSE_BFLOAT16_TFLOPS["H100"]
-    return round(work.operations / peak / _SHARE_OF_PEAK[hidden >= 3584], 1)
+    widths, shares = zip(*_MEASURED, strict=True)
+    return round(work.operations / peak / float(np.interp(hidden, widths, shares)), 1)
 
 
 def main() -> None:

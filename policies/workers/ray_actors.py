@@ -209,18 +209,19 @@ class RayActors(Actors):
         actors = [self._actors[index] for index in indices]
         self._start_s = time.monotonic()
         files = self._pack(actors, settings)
-        num_threads, store = self._spec.num_threads, self._spec.store
-        started = [
-            partial(actor.__ray_call__.remote, _start, settings, num_threads, sent, index, store)
-            for actor, sent, index in zip(actors, files, indices, strict=True)
-        ]
-        self._starting = self._ask("starting actors", lambda: [start() for start in started])
+        threads, store = self._spec.num_threads, self._spec.store
+        self._starting = self._ask(
+            "starting actors",
+            lambda: [
+                actor.__ray_call__.remote(_start, settings, threads, sent, index, store)
+                for actor, sent, index in zip(actors, files, indices, strict=True)
+            ],
+        )
 
     def _await_start(self) -> None:
         starting, self._starting = self._starting, []
         self._await(starting)
-        seconds = time.monotonic() - self._start_s
-        logger.info("%s: ready after %.1f s", self._spec.name, seconds)
+        logger.info("%s: ready after %.1f s", self._spec.name, time.monotonic() - self._start_s)
 
     def _pack(self, actors: Sequence[Any], settings: Settings) -> list[FilesToSend | None]:
         """Returns what each actor needs of this machine; None where no other is in the cluster.

@@ -114,8 +114,7 @@ def test_the_table_of_known_shapes_is_near_what_a_gpu_took(monkeypatch, name):
     line = describe(name)
     ratio = 1000 * line["activations_kb_per_token"] / measured["bytes_per_token"]
     assert 0.9 < ratio < 1.4, ratio
-    # A small model's update takes twice as long with micro-batches of 8,192 tokens
-    assert 0.4 < line["update_s_h100"] / measured["update_s"] < 1.1
+    assert 0.9 < line["update_s_h100"] / measured["update_s"] < 1.1
 
 
 def make_episode(num_prompt_tokens, num_tokens):
