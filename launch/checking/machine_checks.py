@@ -326,7 +326,8 @@ def check_engine(machine: Machine) -> Iterator[Finding]:
     """The engine starts. What vLLM compiles for a GPU it keeps for the run."""
     settings, start_s = machine.settings, time.monotonic()
     runners = settings.env_runners
-    if runners.engine != "vllm" or runners.shared_engines is not None or settings.is_tiny:
+    is_elsewhere = machine.address or os.environ.get("RAY_ADDRESS") or runners.shared_engines
+    if runners.engine != "vllm" or is_elsewhere or settings.is_tiny:
         return
     from agentpeft.policies.engines.vllm.start import start_vllm
 

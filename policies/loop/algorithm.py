@@ -171,8 +171,9 @@ class Algorithm:
         self._learners = LearnerGroup(settings, self._learner_class, self._wait_for_learners)
         self._running.callback(self._learners.close)
         runners = settings.env_runners
-        if runners.kv_cache_gib is None and 0 < runners.num_gpus_per_env_runner < 1:
-            # vLLM then measures the GPU as it starts, and what a learner takes beside counts as its
+        is_vllm, share = runners.engine == "vllm", runners.num_gpus_per_env_runner
+        if is_vllm and runners.kv_cache_gib is None and 0 < share < 1:
+            # It measures the GPU as it starts, and what a learner takes meanwhile counts as its own
             self._learners.call_all(LearnerActor.ping)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
