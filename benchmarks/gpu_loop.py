@@ -33,6 +33,7 @@ COMMON = (
     "training.num_minibatches=2",
     "training.lr=1e-4",
     "evaluation.num_tasks=0",
+    "evaluation.interval=0",
     "output.loggers=[]",
     "output.checkpoint_interval=0",
 )
@@ -42,7 +43,7 @@ ON_GPU = (
     "env_runners.max_context_tokens=2048",
     "env_runners.max_new_tokens=160",
     "env_runners.max_concurrent_episodes=256",
-    "env_runners.num_threads=6",
+    "num_threads=6",
     "learners.max_tokens_per_micro_batch=16384",
     "training.num_groups=32",
     "training.num_iterations=6",
