@@ -23,8 +23,12 @@ import signal
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from gpu_work import TINY_SHAPES, make_model
 
 from agentpeft.apps.lifelong.course import CourseResult
 from agentpeft.apps.lifelong.lifelong_study import Study, run_study, summarize, write_results
@@ -33,10 +37,11 @@ from agentpeft.apps.lifelong.page import write_page
 from agentpeft.apps.lifelong.task_sequence import read_sequence
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import is_installed
+from agentpeft.launch.evaluating.merging import making_with_parents
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.settings.config import Settings, TinySettings
+from agentpeft.policies.settings.config import Settings
 
 ROOT = Path(__file__).parents[1]
 TINY = (
@@ -103,11 +108,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 def shrink() -> list[str]:
     """Returns settings with which a study of a real model takes seconds, without a GPU."""
-    model = load_base(Settings(tiny=TinySettings(hidden_size=128, num_layers=1)))
+    folder = ROOT / "outputs" / "random-qwen2"
+    if not folder.exists():
+        tokenizer = load_base(Settings()).tokenizer
+        shape = replace(TINY_SHAPES["0.5b"], hidden=128, head_size=32, vocabulary=len(tokenizer))
+        with making_with_parents(folder) as new:
+            make_model(shape, torch.device("cpu")).save_pretrained(new)
+            tokenizer.save_pretrained(new)
     engine = "vllm" if is_installed("vllm") else "transformers"
     cache = "0.2" if engine == "vllm" else ""
-    own = [f"model.name={model.name}", f"env_runners.engine={engine}"]
-    return [*own, f"env_runners.kv_cache_gib={cache}", *TINY]
+    names = f"model.name={folder}", f"env_runners.engine={engine}"
+    return [*names, f"env_runners.kv_cache_gib={cache}", *TINY]
 
 
 def read_played(folder: Path) -> dict[str, dict[str, float]]:
@@ -117,7 +128,8 @@ def read_played(folder: Path) -> dict[str, dict[str, float]]:
         seed, _, player, stage, _ = path.relative_to(folder).parts
         summary = json.loads(path.read_text(encoding="utf-8"))
         (figures,) = summary["policies"].values()
-        played.setdefault(f"{seed}/{player}", {})[stage] = figures["success_rate"]
+        if "success_rate" in figures:  # else its first round was stopped
+            played.setdefault(f"{seed}/{player}", {})[stage] = figures["success_rate"]
     return played
 
 

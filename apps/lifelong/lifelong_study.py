@@ -101,8 +101,9 @@ def run_study(
     with signals.immediately():
         base = make_base(study.sequence.settings)
     folder.mkdir(parents=True, exist_ok=True)
-    shared, num_stages = study.sequence.settings, len(study.sequence.stages)
-    with lock_run(folder), StudyEngine(shared, base, num_stages) as engine:
+    shared = study.sequence.settings
+    num_evaluated = len(study.sequence.stages) if "router" in study.methods else 1
+    with lock_run(folder), StudyEngine(shared, base, num_evaluated) as engine:
         _check_plan(study.sequence, base, folder)
         seat = engine.seated if shared.env_runners.engine == "vllm" else seated
         for number in range(study.num_seeds):

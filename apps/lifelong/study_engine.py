@@ -40,13 +40,14 @@ _opened: list["StudyEngine"] = []
 class StudyEngine:
     """vLLM over a study's base, started when it is first needed; a context manager that ends it."""
 
-    def __init__(self, settings: Settings, base: str, num_stages: int) -> None:
+    def __init__(self, settings: Settings, base: str, num_evaluated: int) -> None:
         """`settings` say which share of a GPU and how much memory it has.
 
-        There are slots for an adapter of each stage, as a bank has them, and for one that learns.
+        There are slots for the adapter that learns and for `num_evaluated` that are evaluated at
+        once, those of a bank.
         """
         self._settings, self._base = settings.with_model(name=base, adapter=None), base
-        self._num_slots = num_stages + 1
+        self._num_slots = 1 + num_evaluated
         self._process: VllmProcess | None = None
 
     def __enter__(self) -> "StudyEngine":
@@ -75,13 +76,13 @@ class StudyEngine:
         most = self._process.settings.max_context_tokens
         context = settings.env_runners.limit_context(most)
         chat = open_chat(tokenizer, settings, read_stop_tokens(folder), context)
-        own = replace(
+        limited = replace(
             self._process.settings,
             max_context_tokens=context,
             num_adapters=max(num_adapters, 1),
             needs_adapter=num_adapters > 0,
         )
-        return chat, VllmEngine(self._process, chat.stop_token_ids, own, owns_process=False)
+        return chat, VllmEngine(self._process, chat.stop_token_ids, limited, owns_process=False)
 
     @contextmanager
     def seated(

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "sequences"
 _STAGE_KEYS = {"name", "id", "kwargs"}
 _STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _ENTRY_RISE = 0.15
-_OWN = ("base", "entry_rise")
+_NO_SETTINGS = ("base", "entry_rise")
 """Keys of a sequence's file that are no settings, and that overrides may change."""
 
 
@@ -94,18 +94,19 @@ def read_sequence(
     with whose settings the stages are learnt. Raises: SettingsError.
     """
     values = read_toml(find_config(name, FOLDER, "sequence"), CONFIGS)
-    own = {key: text for key, _, text in (each.partition("=") for each in overrides) if key in _OWN}
-    overrides = [text for text in overrides if text.partition("=")[0] not in _OWN]
+    pairs = [override.partition("=") for override in overrides]
+    replaced = {key: text for key, _, text in pairs if key in _NO_SETTINGS}
+    overrides = ["".join(pair) for pair in pairs if pair[0] not in _NO_SETTINGS]
     quick, stages = values.pop("quick", None), values.pop("stages", None)
     rise = values.pop("entry_rise", _ENTRY_RISE)
-    rise = parse_value(own["entry_rise"]) if "entry_rise" in own else rise
+    rise = parse_value(replaced["entry_rise"]) if "entry_rise" in replaced else rise
     values.pop(PRETRAINED, None)  # its stages begin from the base that the sequence is about
     if is_quick:
         if not isinstance(quick, dict):
             raise SettingsError(f"{name} has no section quick: leave out --quick")
         values = merge_settings(values, quick)
-    if "base" in own:
-        values = _on_base(values, own["base"])
+    if "base" in replaced:
+        values = _on_base(values, replaced["base"])
     if not (is_number(rise) and -1 <= rise <= 1):
         raise SettingsError(f"entry_rise must be a number from -1 to 1, got {shown(rise)}")
     values = with_overrides(values, overrides)
@@ -154,15 +155,16 @@ def _on_base(values: dict[str, Any], base: str) -> dict[str, Any]:
             f"base {base!r} plays {ids[1]}, and the stages of {values.get('experiment')!r} are of "
             f"{ids[0]}: take a config of that environment"
         )
-    training = values.get("training", {})
-    own = {
+    training = {"dynamic_sampling": False}
+    if length := values.get("training", {}).get("num_iterations"):
+        training["num_iterations"] = length
+    above = {
         "experiment": f"{values.get('experiment')}-{Path(base).stem}",
         "curriculum": {"sampling": "uniform"},
-        "training": {n: training[n] for n in ("num_iterations",) if n in training}
-        | {"dynamic_sampling": False},
+        "training": training,
         "evaluation": values.get("evaluation", {}),
     }
-    return merge_settings(below, own)
+    return merge_settings(below, above)
 
 
 def _find_stages(stages: object, environment: Any) -> tuple[object, Any]:
