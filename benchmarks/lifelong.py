@@ -127,9 +127,9 @@ def read_played(folder: Path) -> dict[str, dict[str, float]]:
     for path in sorted(folder.glob("seed-*/evaluations/*/*/results.json")):
         seed, _, player, stage, _ = path.relative_to(folder).parts
         summary = json.loads(path.read_text(encoding="utf-8"))
-        (figures,) = summary["policies"].values()
-        if "success_rate" in figures:  # else its first round was stopped
-            played.setdefault(f"{seed}/{player}", {})[stage] = figures["success_rate"]
+        (policy,) = summary["policies"].values()
+        if "success_rate" in policy["metrics"]:  # else its first round was stopped
+            played.setdefault(f"{seed}/{player}", {})[stage] = policy["metrics"]["success_rate"]
     return played
 
 
