@@ -141,8 +141,6 @@ class EnvRunnerSettings(Section):
             yield f"{name}: the engines are vLLM's, set env_runners.engine = 'vllm'"
         if self.serving == "fused" or not run.lora.use_lora:
             yield f"{name}: they serve adapters in slots, neither fused nor all weights"
-        if self.num_env_runners == 0:
-            yield f"{name}: they are in a Ray cluster, and env_runners.num_env_runners is 0"
         if self.num_gpus_per_env_runner > 0 or self.kv_cache_gib is not None:
             yield (
                 f"{name}: GPUs and memory for keys and values are the engines', so leave "
