@@ -15,6 +15,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
+    ordered,
     rounded,
     to_number,
     to_temporal,
@@ -151,7 +152,7 @@ def _operator(node: nodes.Operator, scope: Scope) -> Fragment:
     if operator.endswith("LIKE"):
         return _like(to_text(values[0]), to_text(values[1]), operator)
     if operator.endswith("BETWEEN"):
-        first, low, high = align(values)
+        first, low, high = align(values, is_order=True)
         return Fragment(f"({first} {operator} {low} AND {high})", types.INTEGER)
     sql = values[0].sql if operator.endswith("NULL") else to_number(values[0]).sql
     return Fragment(f"(NOT {sql})" if operator == "NOT" else f"({sql} {operator})", types.INTEGER)
@@ -170,7 +171,7 @@ def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
     left, right = (rounded(compile_expression(operand, scope)) for operand in node.operands)
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
-    first, second = align([left, right])
+    first, second = align([left, right], is_order=node.operator in ("<", ">", "<=", ">="))
     operator = "IS" if node.operator == "<=>" else node.operator
     return Fragment(f"({first} {operator} {second})", types.INTEGER)
 
@@ -339,9 +340,7 @@ _TEMPLATES = {
     "LTRIM": "ltrim({})",
     "RTRIM": "rtrim({})",
     "REPLACE": "replace({}, {}, {})",
-    "LEFT": "substr({}, 1, max({}, 0))",
     "LENGTH": "length(CAST({} AS BLOB))",
-    "CHAR_LENGTH": "length({})",
     "ISNULL": "({} IS NULL)",
     "INSTR": "my_locate({1}, {0})",
 }
@@ -457,7 +456,7 @@ def _compile_aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if name == "COUNT":
         return Fragment(f"count({distinct}{collated(value)})", types.INTEGER)
     if name in ("MIN", "MAX"):
-        return Fragment(f"{name.lower()}({collated(value)})", value.type)
+        return Fragment(f"{name.lower()}({ordered(value)})", value.type)
     return value if name == "ANY_VALUE" else _sum(name, distinct, value)
 
 
@@ -482,7 +481,7 @@ def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> 
     """ROW_NUMBER, RANK and DENSE_RANK over columns of this query."""
     if not scope.aggregates_allowed or scope.clause == "having clause":
         raise Mistake.WINDOW_MISUSE(name.lower())
-    for term in (*window.partition, *(ordered.term for ordered in window.order)):
+    for term in (*window.partition, *(item.term for item in window.order)):
         column = term.name if isinstance(term, nodes.ColumnName) else ""
         if not scope.has_column(column) or column.lower() in scope.aliases:
             raise Mistake.NOT_SUPPORTED("a window over what is no column")
@@ -504,11 +503,11 @@ def compile_order(order: tuple[nodes.Ordered, ...], scope: Scope) -> str:
 
 
 def order_value(value: Fragment) -> str:
-    """Returns a term of ORDER BY or GROUP BY.
+    """Returns a term of ORDER BY.
 
     A literal orders nothing; SQLite would read a number in its place as a position.
     """
-    return collated(rounded(value)) if value.literal is None else "NULL"
+    return ordered(rounded(value)) if value.literal is None else "NULL"
 
 
 def direction(is_descending: bool) -> str:
