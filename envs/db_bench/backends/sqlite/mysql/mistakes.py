@@ -51,9 +51,6 @@ class Mistake(Enum):
     NO_COLUMNS = "1113 (42000): A table must have at least 1 column"
     NO_TABLES = "1096 (HY000): No tables used"
     DERIVED_ALIAS = "1248 (42000): Every derived table must have its own alias"
-    GLOBAL_ORDER = (
-        "1250 (42000): Table '{}' from one of the SELECTs cannot be used in global ORDER clause"
-    )
     OUT_OF_RANGE = "1264 (22003): Out of range value for column '{}' at row {}"
     TRUNCATED = "1265 (01000): Data truncated for column '{}' at row {}"
     BAD_TEMPORAL = "1292 (22007): Incorrect {} value: '{}' for column '{}' at row {}"

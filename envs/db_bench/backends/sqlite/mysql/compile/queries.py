@@ -44,6 +44,9 @@ def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False)
     return compile_select(node.body, node.tail, scope, from_sql)
 
 
+_DISTINCT = "SELECT DISTINCT * FROM ("
+
+
 def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
     left = compile_query(node.left, scope, is_derived=True)
     right = compile_query(node.right, scope, is_derived=True)
@@ -59,9 +62,15 @@ def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
         columns.append(first._replace(type=kind))
     # SQLite's UNION gives the last of 'a' and 'A', MySQL's the first.
     word = "UNION ALL" if node.operator == "UNION" else node.operator
-    sql = f"{_member(left, columns)} {word} {_member(right, columns)}"
+    first_sql = _member(left, columns)
+    inner = node.left.body
+    if isinstance(inner, nodes.Union) and inner.operator == node.operator == "UNION":
+        is_same = all(a.type == b.type for a, b in zip(columns, left.columns, strict=True))
+        if is_same and (inner.is_all or not node.is_all):  # SQLite's parser nests no deeper than 7
+            first_sql = left.sql.removeprefix(_DISTINCT)[: None if inner.is_all else -1]
+    sql = f"{first_sql} {word} {_member(right, columns)}"
     is_list = word != "UNION ALL" or node.is_all
-    return CompiledQuery(sql if is_list else f"SELECT DISTINCT * FROM ({sql})", columns)
+    return CompiledQuery(sql if is_list else f"{_DISTINCT}{sql})", columns)
 
 
 def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:

@@ -45,9 +45,9 @@ def _repeat(text: str, count: int) -> str:
     return text * count
 
 
-def _locate(part: str, text: str) -> int:
+def _instr(text: str, part: str) -> int:
     if not (part.isascii() and text.isascii()):
-        raise Mistake.NOT_SUPPORTED("LOCATE and INSTR of characters beyond ASCII")
+        raise Mistake.NOT_SUPPORTED("INSTR of characters beyond ASCII")
     return text.lower().find(part.lower()) + 1
 
 
@@ -145,7 +145,7 @@ _FUNCTIONS: dict[str, Function] = {
     "left": lambda text, count: text[: max(count, 0)],
     "char_length": len,
     "repeat": _repeat,
-    "locate": _locate,
+    "instr": _instr,
     "quotient": _quotient,
     "double": _double,
     "round": _round,
