@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
@@ -46,6 +47,7 @@ def _constant(node: nodes.Constant, scope: Scope) -> Fragment:
     return Fragment(types.quote_text(text), types.TEXT, literal=text)
 
 
+@lru_cache(maxsize=1024)
 def _number_type(text: str) -> SqlType:
     """Returns a number's type. Raises: MySQLError (1235) for one too long for a double."""
     if "e" in text.lower():

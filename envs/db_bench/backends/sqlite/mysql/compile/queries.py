@@ -389,7 +389,8 @@ def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     value = projections[position][1]
     if rounded(value) != value:
         return rounded(value).sql
-    return ordered(value._replace(sql=str(position + 1)))
+    sql = str(position + 1)
+    return ordered(value._replace(sql=sql)) if value.type.kind is Kind.TEXT else sql
 
 
 def compile_limit(tail: nodes.Tail) -> str:

@@ -162,13 +162,13 @@ def align(values: Sequence[Fragment], *, is_order: bool = False) -> list[str]:
     `is_order`: whether one is less is asked, not whether they are equal.
     """
     kinds = {value.type.kind for value in values} - {Kind.NULL}
+    has_year = any(value.type.is_partial for value in values) and Kind.INTEGER in kinds
+    if has_year and any(len(value.literal or "0000") < 4 for value in values):
+        raise Mistake.NOT_SUPPORTED("a comparison of a YEAR with two digits")
     if kinds <= types.NUMBERS:
-        literals = [float(value.literal) for value in values if value.literal is not None]
-        is_year = any(value.type.is_partial for value in values) and Kind.INTEGER in kinds
-        if is_year and min(literals, default=100) < 100:
-            raise Mistake.NOT_SUPPORTED("a comparison of a YEAR with two digits")
-        is_float = bool(kinds & types.FLOATS)
-        return [to_double(value).sql if is_float else value.sql for value in values]
+        if kinds & types.FLOATS:
+            values = [to_double(value) for value in values]
+        return [value.sql for value in values]
     if kinds <= {Kind.TEXT}:
         first = ordered(values[0]) if is_order else collated(values[0])
         return [first, *(value.sql for value in values[1:])]
@@ -190,12 +190,14 @@ def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
     return Fragment(f"(CASE {branches} ELSE {default} END)", kind)
 
 
+_INEXACT = frozenset({Kind.TEXT, *types.FLOATS})
+
+
 def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
     """Returns a value's SQL as the column stores it. Raises: MySQLError for bad literals."""
     if value.type.kind is Kind.NULL:
         return "NULL"
-    is_odd = column.type.is_partial and column.type.kind in (Kind.TEXT, *types.FLOATS)
-    if column.type.is_opaque or is_odd:
+    if column.type.is_opaque or (column.type.is_partial and column.type.kind in _INEXACT):
         raise Mistake.NOT_SUPPORTED(f"a value for the type {column.declared:.40}")
     if column.type.kind is Kind.INTEGER and value.type.kind in types.FLOATS:
         value = Fragment(f"my_round({value.sql}, 0, 0)", value.type)  # halves to even numbers
@@ -205,12 +207,12 @@ def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
         read = {Kind.TEXT: str, Kind.DOUBLE: float}.get(value.type.kind, Decimal)
         stored = stored_value(read(value.literal), column.type, column.name, row)
         return types.quote_text(stored) if isinstance(stored, str) else repr(stored)
-    is_quotient = not value.type.is_exact and not value.sql.startswith("my_quotient(")
+    is_inexact = value.type.kind is Kind.DECIMAL and not value.type.is_exact
     if column.type.kind is Kind.TEXT:
-        if value.type.kind is Kind.FLOAT or not value.type.is_exact:
+        if is_inexact or value.type.kind is Kind.FLOAT:
             raise Mistake.NOT_SUPPORTED("a FLOAT or a quotient in a column of text")
         value = to_text(value)
-    if column.type.kind in types.FLOATS and is_quotient:
+    elif is_inexact and column.type.kind in _INEXACT and not value.sql.startswith("my_quotient("):
         raise Mistake.NOT_SUPPORTED("a quotient or an average in a column of floats")
     declared, name = map(types.quote_text, (column.declared, column.name))
     return f"my_store({value.sql}, {declared}, {name}, {row})"
