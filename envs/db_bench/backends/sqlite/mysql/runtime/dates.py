@@ -1,4 +1,4 @@
-"""Dates and times as MySQL reads, adds and prints them; SQLite holds them as ISO text."""
+"""Dates and times as MySQL reads and compares them; SQLite holds them as ISO text."""
 
 import re
 from datetime import UTC, datetime, timedelta
