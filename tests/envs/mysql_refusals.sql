@@ -266,6 +266,8 @@ SELECT hired - INTERVAL 1 WEEK FROM staff
 SELECT ADDDATE(hired, 5) FROM staff
 SELECT DATE_FORMAT(hired, '%Y-%m') FROM staff
 SELECT DAYNAME(hired), QUARTER(hired), WEEKDAY(hired) FROM staff
+SELECT 1 / 3 = '0.3333'
+SELECT pay / 3 > 0.5e0 FROM staff
 
 -- No MySQL
 SELECT id FROM staff ORDER BY age OFFSET 4

@@ -168,9 +168,22 @@ def _like(value: Fragment, pattern: Fragment, operator: str) -> Fragment:
     return Fragment(sql, types.INTEGER)
 
 
+_UNROUNDED = types.FLOATS | {Kind.TEXT}
+"""What a quotient is compared with in all of its digits."""
+
+
+def _is_quotient(value: Fragment) -> bool:
+    """Returns whether decimals were divided for it; of an AVG the rounded value is compared."""
+    has_division = "my_quotient(" in value.sql or "AS REAL) / " in value.sql
+    return has_division and value.type.kind is Kind.DECIMAL and not value.type.is_exact
+
+
 @handles("=", "<>", ">", ">=", "<", "<=", "<=>")
 def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
-    left, right = (rounded(compile_expression(operand, scope)) for operand in node.operands)
+    values = [compile_expression(operand, scope) for operand in node.operands]
+    left, right = map(rounded, values)
+    if any(map(_is_quotient, values)) and {left.type.kind, right.type.kind} & _UNROUNDED:
+        raise Mistake.NOT_SUPPORTED("a quotient beside a text or a floating-point number")
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
     first, second = align([left, right], is_order=node.operator in ("<", ">", "<=", ">="))
