@@ -320,7 +320,7 @@ ODD = Table(
             ("founded", "YEAR"),
             ("photo", "BLOB"),
             ("code", "INT(5) ZEROFILL"),
-            ("mark", "TEXT"),
+            ("mark", "TEXT(50)"),
         )
     ),
     (("low", 1999, "x", 7, "😀"), ("high", 2024, "y", 8, "👍"), (None, None, None, None, "か")),

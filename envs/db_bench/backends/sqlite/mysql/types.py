@@ -126,7 +126,8 @@ def parse_type(declared: str, is_task: bool = False) -> SqlType:
     is_long = sizes[:1] > [_MOST.get(name, MAX_EXACT_DIGITS)] or sizes[1:] > sizes[:1]
     if not is_task and ((sizes and not is_sized) or is_long or match[4]):
         raise Mistake.NOT_SUPPORTED(declared)
-    is_partial = kind.is_partial or (bool(sizes) and not is_sized)  # FLOAT(5,2), DATETIME(3)
+    is_rounded = bool(sizes[1:] if kind.kind in FLOATS else sizes and kind.kind in TEMPORALS)
+    is_partial = kind.is_partial or is_rounded
     is_opaque = kind.is_opaque or "ZEROFILL" in match[5].upper()
     kind = replace(kind, is_partial=is_partial, is_opaque=is_opaque)
     if kind.kind is Kind.DECIMAL and sizes:
