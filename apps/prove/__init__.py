@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it imports torch, which the command's help does without
-    from agentpeft.apps.prove.split import Proof
+    from agentpeft.apps.prove.split import RewardProof
 
 
 def prove(
@@ -23,7 +23,7 @@ def prove(
     seeds: Sequence[int] = (),
     is_quick: bool = False,
     output: Path | str | None = None,
-) -> "Proof":
+) -> "RewardProof":
     """Trains and measures what `agentpeft prove WORDS` does, and writes the same files.
 
     `words` are configs, then dotted settings. `num_seeds` counts from the settings' seed on, unless

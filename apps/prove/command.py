@@ -56,13 +56,13 @@ def prove(
     from agentpeft.launch.run.ray_session import RayError, say_cause
     from agentpeft.policies.errors import TrainingError
 
-    study = plan_study(words or [], num_seeds, named, is_quick=quick, output=output)
+    plan = plan_study(words or [], num_seeds, named, is_quick=quick, output=output)
     signals = StopSignals()
     try:
         with reserved_stdout() as stdout, signals.handle():
-            proof = run_study(study, signals)
-            page = shown(study.folder / "prove.html")
-            ending = {"output": shown(study.folder), "page": page, **summarize(proof)}
+            proof = run_study(plan, signals)
+            page = shown(plan.folder / "prove.html")
+            ending = {"output": shown(plan.folder), "page": page, **summarize(proof)}
             lines = proof.verdict.sentence, f"page: {page} (open it in a browser)"
             finish(ending, *lines, as_json=as_json, output=stdout)
     except Stopped as stop:
@@ -76,20 +76,18 @@ def prove(
 def read_seeds(text: str | None) -> tuple[int | None, list[int]]:
     """Returns how many seeds are asked for, and which ones are named.
 
-    >>> read_seeds("3"), read_seeds("5,6")
-    ((3, []), (None, [5, 6]))
+    >>> read_seeds("3"), read_seeds("5,6"), read_seeds("5,")
+    ((3, []), (None, [5, 6]), (None, [5]))
 
     Raises: SettingsError.
     """
+    words = [word for word in (text or "").split(",") if word]
+    numbers = [int(word) for word in words if word.isdecimal()]
     if text is None:
         return None, []
-    try:
-        numbers = [int(word) for word in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 0 or numbers == [0]:
+    if len(numbers) < len(words) or not numbers or numbers == [0]:
         raise SettingsError(f"--seeds is how many (3) or which ones (5,6,7), got {text!r}")
-    return (None, numbers) if len(numbers) > 1 else (numbers[0], [])
+    return (None, numbers) if "," in text else (numbers[0], [])
 
 
 if __name__ == "__main__":

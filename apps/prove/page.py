@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import PercentFormatter
 
 from agentpeft.apps.prove.measures import KINDS, read_evaluation
-from agentpeft.apps.prove.split import Figures, Part, Proof, TaskResult, find_part
+from agentpeft.apps.prove.split import Figures, Part, RewardProof, TaskResult, find_part
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.reporting.plots import STYLE, to_image
 from agentpeft.policies.messages import EpisodeRecord
@@ -22,7 +22,7 @@ _COLOURS = dict(zip((*KINDS, Part.LOST), ("C0", "C1", "C2", "C3"), strict=True))
 _BARS = {"as before": "#9a9a9a", Part.FORM: "C2", Part.ELICITED: "C1", Part.NEW: "C0"}
 
 
-def write_page(proof: Proof, folder: Path) -> Path:
+def write_page(proof: RewardProof, folder: Path) -> Path:
     """Writes `prove.html` into a study's folder, and returns its path. Raises: OSError."""
     groups = {"all": proof.figures, **proof.by_skill}
     images = {
@@ -53,7 +53,7 @@ def choose_new(tasks: Sequence[TaskResult]) -> list[TaskResult]:
     return sorted([*reversed(first), *others][:_NUM_EPISODES], key=lambda task: task.position)
 
 
-def _find_episodes(proof: Proof, folder: Path) -> Iterator[dict[str, object]]:
+def _find_episodes(proof: RewardProof, folder: Path) -> Iterator[dict[str, object]]:
     """Yields the first seed's episodes of `choose_new`, with what the base does there."""
     first = proof.seeds[0]
     if tasks := choose_new(first.tasks):
@@ -102,7 +102,7 @@ def _draw_split(groups: dict[str, Figures]) -> Plot:
     return plot
 
 
-def _draw_curves(proof: Proof) -> Plot:
+def _draw_curves(proof: RewardProof) -> Plot:
     """Draws success over the iterations of all runs."""
     with style.context(STYLE):
         plot = Plot(figsize=(6.2, 3.2), layout="constrained")

@@ -158,7 +158,7 @@ def measure_noise(seeds: Sequence[Sequence[TaskResult]]) -> float:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProofVerdict:
     """Whether the reward taught something that is not form alone, in one sentence.
 
     `noise` is that of `measure_noise`, `allowed` what the control may rise by.
@@ -170,7 +170,7 @@ class Verdict:
     allowed: float
 
 
-def judge(figures: Figures, noise: float) -> Verdict:
+def judge(figures: Figures, noise: float) -> ProofVerdict:
     """Returns the verdict: the first of four conditions that fails, else that it is proven."""
     allowed = max(noise, _TOLERANCE)
     rise, shuffled, above, beyond = (
@@ -180,26 +180,28 @@ def judge(figures: Figures, noise: float) -> Verdict:
     rates = [100 * figures.rates[name] for name in ("before", "after")]
     told = "held-out success {:.1f} -> {:.1f} %".format(*rates)
     parts = {name: 100 * part.mean for name, part in figures.parts.items()}
-    reasons = {
-        f"nothing was learned: {told}, {_say(rise)}, which may be chance": rise.low <= 0,
-        f"success rises with shuffled rewards too, {_say(shuffled)}, and noise explains "
-        f"{100 * allowed:.1f} points at most; with true rewards: {told}": shuffled.mean > allowed,
-        f"true rewards do no better than shuffled ones: {told}, {_say(above)}": above.low <= 0,
-        f"form alone was learned: {told}, of which form is {parts['form']:.1f} points, and the "
-        f"rest {_say(beyond)}": beyond.low <= 0,
-    }
-    failed = [reason for reason, fails in reasons.items() if fails]
-    sentence = (
-        f"Not proven: {failed[0]}."
-        if failed
-        else (
-            f"Proven: {told}, {_say(rise)}, and {_say(above)} more than with shuffled rewards: "
-            "form {form:.1f}, elicited {elicited:.1f}, new {new:.1f}, lost {lost:.1f}.".format(
-                **parts
-            )
-        )
+    reasons = (
+        (rise.low <= 0, f"nothing was learned: {told}, {_say(rise)}, which may be chance"),
+        (
+            shuffled.mean > allowed,
+            f"success rises with shuffled rewards too, {_say(shuffled)}, and noise explains "
+            f"{100 * allowed:.1f} points at most; with true rewards: {told}",
+        ),
+        (
+            above.low <= 0,
+            f"true rewards are not shown to do better than shuffled ones: {told}, {_say(above)}",
+        ),
+        (
+            beyond.low <= 0,
+            f"form alone was learned, as far as these tasks show: {told}, of which form is "
+            f"{parts['form']:.1f} points, and the rest {_say(beyond)}",
+        ),
     )
-    return Verdict(not failed, sentence, noise, allowed)
+    failed = next((reason for fails, reason in reasons if fails), None)
+    split = ", ".join(f"{name} {value:.1f}" for name, value in parts.items())
+    learned = f"{told}, {_say(rise)}, {_say(above)} more than with shuffled rewards: {split}"
+    sentence = f"Proven: {learned}." if failed is None else f"Not proven: {failed}."
+    return ProofVerdict(failed is None, sentence, noise, allowed)
 
 
 def _say(figure: Figure) -> str:
@@ -208,17 +210,17 @@ def _say(figure: Figure) -> str:
 
 
 @dataclass(frozen=True)
-class Proof:
+class RewardProof:
     """A verdict with all that it stands on: figures of all tasks, by skill and by seed."""
 
-    verdict: Verdict
+    verdict: ProofVerdict
     figures: Figures
     by_skill: Mapping[str, Figures]
     by_seed: Mapping[int, Figures]
     seeds: tuple[SeedResult, ...]
 
 
-def make_proof(seeds: Sequence[SeedResult]) -> Proof:
+def make_proof(seeds: Sequence[SeedResult]) -> RewardProof:
     """Returns the proof of what was measured. Raises: ValueError without seeds or tasks."""
     tasks = [seed.tasks for seed in seeds]
     figures = compute_figures(tasks)
@@ -228,4 +230,6 @@ def make_proof(seeds: Sequence[SeedResult]) -> Proof:
         for skill in skills
     }
     by_seed = {seed.seed: compute_figures([seed.tasks]) for seed in seeds}
-    return Proof(judge(figures, measure_noise(tasks)), figures, by_skill, by_seed, tuple(seeds))
+    return RewardProof(
+        judge(figures, measure_noise(tasks)), figures, by_skill, by_seed, tuple(seeds)
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentpeft.apps.prove.measures import KINDS, make_kind_settings, measure, read_seed
 from agentpeft.apps.prove.page import write_page
-from agentpeft.apps.prove.split import Proof, make_proof
+from agentpeft.apps.prove.split import RewardProof, make_proof
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.checking.preparation import prepare
@@ -24,7 +24,7 @@ _QUICK_TASKS = 200
 
 
 @dataclass(frozen=True)
-class Study:
+class ProofPlan:
     """What is proven, with which seeds, and where it is written."""
 
     settings: Settings
@@ -39,7 +39,7 @@ def plan_study(
     *,
     is_quick: bool = False,
     output: Path | str | None = None,
-) -> Study:
+) -> ProofPlan:
     """Returns the study that `words`, configs and then dotted settings, ask for.
 
     A quick one has one seed unless told otherwise, half the iterations and at most 200 tasks; what
@@ -62,7 +62,7 @@ def plan_study(
         raise SettingsError(f"seeds must be one or more different numbers >= 0, got {chosen}")
     name = settings.experiment + ("-quick" if is_quick else "")
     base = output_base(Path(settings.output.dir))
-    return Study(settings, chosen, Path(output or base / "prove" / name).absolute())
+    return ProofPlan(settings, chosen, Path(output or base / "prove" / name).absolute())
 
 
 def _check(settings: Settings) -> None:
@@ -90,7 +90,7 @@ def _check(settings: Settings) -> None:
         make_kind_settings(settings, "base", kind)
 
 
-def run_study(study: Study, signals: StopSignals | None = None) -> Proof:
+def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProof:
     """Trains and measures what is missing, writes the results and the page, returns the proof.
 
     Raises: SettingsError where the folder is of other settings, or another process runs it;
@@ -98,22 +98,22 @@ def run_study(study: Study, signals: StopSignals | None = None) -> Proof:
     """
     signals = signals or StopSignals()
     with signals.immediately():
-        settings = prepare(study.settings, None, is_new=True)
-    study.folder.mkdir(parents=True, exist_ok=True)
-    with lock_run(study.folder), ExitStack() as cluster:
+        settings = prepare(plan.settings, None, is_new=True)
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    with lock_run(plan.folder), ExitStack() as cluster:
         results = []
-        for seed in study.seeds:
+        for seed in plan.seeds:
             own = settings.model_copy(update={"seed": seed})
-            folder = study.folder / f"seed-{seed}"
+            folder = plan.folder / f"seed-{seed}"
             measure(own, folder, signals, cluster)
             results.append(read_seed(folder, seed))
         proof = make_proof(results)
-        write_results(proof, study.folder)
-        write_page(proof, study.folder)
+        write_results(proof, plan.folder)
+        write_page(proof, plan.folder)
     return proof
 
 
-def summarize(proof: Proof) -> dict[str, Any]:
+def summarize(proof: RewardProof) -> dict[str, Any]:
     """Returns the proof without its tasks, JSON-able."""
     by_skill, by_seed = (
         {str(name): asdict(own) for name, own in group.items()}
@@ -128,7 +128,7 @@ def summarize(proof: Proof) -> dict[str, Any]:
     }
 
 
-def write_results(proof: Proof, folder: Path) -> None:
+def write_results(proof: RewardProof, folder: Path) -> None:
     """Writes `results.json`, and `tasks.jsonl` with a line for each task of each seed."""
     content = json.dumps(summarize(proof), indent=1, ensure_ascii=False)
     write_file(folder / "results.json", content.encode())
