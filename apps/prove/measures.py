@@ -102,10 +102,10 @@ def read_seed(folder: Path, seed: int) -> SeedResult:
                 f"{folder}: held-out task {position} is {record.task_id!r} for the base, and "
                 f"{ids} in {len(own)} samples and the runs: begin again in another --output"
             )
-        solved = [other is not None and _is_solved(other) for other in others]
         num_sampled_successes = sum(map(_is_solved, own))
-        place = position, record.task_id, record.skills, _is_solved(record)
-        tasks.append(TaskResult(*place, *solved, len(own), num_sampled_successes))
+        solved = [_is_solved(other) for other in (record, *others) if other is not None]
+        facts = position, record.task_id, record.skills
+        tasks.append(TaskResult(*facts, *solved, NUM_SAMPLES, num_sampled_successes))
     curves = {}
     for kind in KINDS:
         steps, rates = read_run(folder / kind).series("eval/success_rate")

@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 from matplotlib import style
 from matplotlib.figure import Figure as Plot
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from agentpeft.apps.prove.measures import KINDS, read_evaluation
 from agentpeft.apps.prove.split import Figures, Part, RewardProof, TaskResult, find_part
@@ -25,10 +25,9 @@ _BARS = {"as before": "#9a9a9a", Part.FORM: "C2", Part.ELICITED: "C1", Part.NEW:
 def write_page(proof: RewardProof, folder: Path) -> Path:
     """Writes `prove.html` into a study's folder, and returns its path. Raises: OSError."""
     groups = {"all": proof.figures, **proof.by_skill}
-    images = {
-        name: to_image(plot, "svg").decode()
-        for name, plot in (("split", _draw_split(groups)), ("curves", _draw_curves(proof)))
-    }
+    with style.context(STYLE):
+        plots = {"split": _draw_split(groups), "curves": _draw_curves(proof)}
+    images = {name: to_image(plot, "svg").decode() for name, plot in plots.items()}
     page = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     text = page.get_template(
         "page.html"
@@ -77,9 +76,8 @@ def _list_actions(record: EpisodeRecord) -> str:
 
 def _draw_split(groups: dict[str, Figures]) -> Plot:
     """Draws what success after training consists of, and what was lost, of each group of tasks."""
-    with style.context(STYLE):
-        plot = Plot(figsize=(6.2, 1.3 + 0.3 * len(groups)), layout="constrained")
-        axes = plot.subplots()
+    plot = Plot(figsize=(4.4, 1.1 + 0.3 * len(groups)), layout="constrained")
+    axes = plot.subplots()
     places, starts = range(len(groups)), [0.0] * len(groups)
     for name, colour in _BARS.items():
         widths = [
@@ -92,28 +90,28 @@ def _draw_split(groups: dict[str, Figures]) -> Plot:
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     lost = [-own.parts[Part.LOST].mean for own in groups.values()]
     axes.barh(places, lost, 0.7, color=_COLOURS[Part.LOST], label=Part.LOST)
-    axes.set_yticks(places, [fill(name.replace("_", " "), 30) for name in groups])
+    axes.set_yticks(places, [fill(name.replace("_", " "), 28) for name in groups])
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_xlim(min([*lost, -0.01]) * 1.1, 1.01)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_title("success after training, and what was lost", loc="left")
     axes.grid(visible=False, axis="y")
-    plot.legend(loc="outside lower left", ncols=5)
+    plot.legend(loc="outside lower left", ncols=5, columnspacing=1.0, handlelength=1.0)
     return plot
 
 
 def _draw_curves(proof: RewardProof) -> Plot:
     """Draws success over the iterations of all runs."""
-    with style.context(STYLE):
-        plot = Plot(figsize=(6.2, 3.2), layout="constrained")
-        axes = plot.subplots()
+    plot = Plot(figsize=(4.4, 2.9), layout="constrained")
+    axes = plot.subplots()
     for kind in KINDS:
-        label = f"{kind} rewards" if kind != "form" else "reward for form"
+        label = "reward for form" if kind == "form" else f"{kind} rewards"
         for seed in proof.seeds:
             curve = seed.curves[kind]
             axes.plot(list(curve), list(curve.values()), "o-", ms=3, c=_COLOURS[kind], label=label)
             label = "_"  # one line in the legend for all seeds
     axes.set(xlabel="iteration", ylim=(-0.03, 1.03))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_title("success on held-out tasks", loc="left")
     plot.legend(loc="outside lower left", ncols=3)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -77,6 +78,10 @@ class Figure:
     high: float
 
 
+def _is_part(part: Part, task: TaskResult) -> bool:
+    return find_part(task) is part
+
+
 Values = Callable[[TaskResult], float]
 RATES: dict[str, Values] = {
     "before": lambda task: task.before,
@@ -92,7 +97,7 @@ DIFFERENCES: dict[str, Values] = {
     "rise_above_shuffled": lambda task: task.after - task.shuffled,
     "rise_beyond_form": lambda task: (task.after - task.before) * (find_part(task) != Part.FORM),
 }
-PARTS: dict[str, Values] = {part.value: lambda task, p=part: find_part(task) is p for part in Part}
+PARTS: dict[Part, Values] = {part: partial(_is_part, part) for part in Part}
 
 
 @dataclass(frozen=True)
@@ -114,14 +119,16 @@ def compute_figures(seeds: Sequence[Sequence[TaskResult]]) -> Figures:
     for tasks in seeds:
         _check_sum(tasks)
     differences = {name: _estimate(seeds, values) for name, values in DIFFERENCES.items()}
-    parts = {name: _estimate(seeds, values, least=0.0) for name, values in PARTS.items()}
+    parts = {part.value: _estimate(seeds, own, least=0.0) for part, own in PARTS.items()}
     rates = {name: _mean(seeds, values) for name, values in RATES.items()}
     samples = min(task.num_samples for tasks in seeds for task in tasks)
     for k in [2**i for i in range(samples.bit_length())]:
-        rates[f"pass@{k}"] = _mean(
-            seeds, lambda task, k=k: pass_at_k(task.num_samples, task.num_sampled_successes, k)
-        )
+        rates[f"pass@{k}"] = _mean(seeds, partial(_pass_at, k))
     return Figures(sum(map(len, seeds)), rates, differences, parts)
+
+
+def _pass_at(k: int, task: TaskResult) -> float:
+    return pass_at_k(task.num_samples, task.num_sampled_successes, k)
 
 
 def _check_sum(tasks: Sequence[TaskResult]) -> None:

@@ -52,14 +52,12 @@ def compare(
 def bootstrap_interval(differences: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Returns the 95 % interval of the mean of paired differences of success, in [-1, 1].
 
-    `differences` are those of the tasks of each seed. It is the percentile interval of 10,000
-    draws, always the same ones: of seeds with replacement, and of each drawn seed's tasks with
-    replacement, after half a task was added to each cell of its table of pairs (both succeed, one
-    does, the other, neither). Without these two tasks it would have no width where none differ, and
-    be too narrow for few. Of 50 tasks 35 better, none worse: 0.54 to 0.81. Sources: Efron &
-    Tibshirani 1993, "An Introduction to the Bootstrap", 13; Agresti & Min 2005, "Simple improved
-    confidence intervals for comparing matched proportions", whose interval is this one's normal
-    approximation for one seed.
+    `differences` are of the tasks of each seed. Percentiles of 10,000 draws, always the same: of
+    seeds with replacement, and of each one's tasks, after half a task was added to each cell of its
+    table of pairs (both succeed, one does, the other, neither), so that it holds for few tasks and
+    where none differ. Of 50 tasks 35 better, none worse: 0.54 to 0.81. Sources: Efron & Tibshirani
+    1993, "An Introduction to the Bootstrap", 13; Agresti & Min 2005, "Simple improved confidence
+    intervals for comparing matched proportions", its normal approximation for one seed.
     """
     rng, means = np.random.default_rng(0), np.zeros(_NUM_DRAWS)
     for _ in differences:

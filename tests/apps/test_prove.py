@@ -224,7 +224,7 @@ def test_what_is_learned_beyond_form_is_proven_and_shown(tmp_path):
     assert proof.figures.parts["new"].mean == 1.0
     write_results(proof, tmp_path)
     text = write_page(proof, tmp_path).read_text(encoding="utf-8")
-    assert proof.verdict.sentence.replace(">", "&gt;") in text
+    assert proof.verdict.sentence.replace("->", "→") in text
     assert text.count('data-role="trained: success"') == 5
     assert text.count("<svg") == 2
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
