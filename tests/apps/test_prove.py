@@ -324,6 +324,7 @@ def test_prove_raises_what_is_wrong():
         prove(["arithmetic_add"], seeds=[1, 1])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_proof_continues_to_the_same_results(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
