@@ -87,25 +87,31 @@ def _start_ray(folder: Path, signals: StopSignals, cluster: ExitStack) -> None:
 
 def read_seed(folder: Path, seed: int) -> SeedResult:
     """Returns what was measured of a seed. Raises: TrainingError where it is not of one task."""
-    before, after = (read_evaluation(folder / "true", is_first=first) for first in (True, False))
-    control, form = (read_evaluation(folder / kind) for kind in KINDS[1:])
+    played = {kind: read_evaluation(folder / kind) for kind in KINDS}
+    before = read_evaluation(folder / "true", is_first=True)
+    played = {"before": before, "after": played.pop("true"), **played}
     samples: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for row in read_rows(folder / "samples" / "sessions" / "base.jsonl"):
         samples[row["group_id"]].append(to_record(row))
     tasks = []
     for position, record in sorted(before.items()):
         own = samples[position]
-        others = [evaluated.get(position) for evaluated in (after, control, form)]
-        ids = {other.task_id if other else None for other in (*others, *own)}
+        records = {name: evaluated.get(position) for name, evaluated in played.items()}
+        ids = {other.task_id if other else None for other in (*records.values(), *own)}
         if len(own) != NUM_SAMPLES or ids != {record.task_id}:
             raise TrainingError(
                 f"{folder}: held-out task {position} is {record.task_id!r} for the base, and "
                 f"{ids} in {len(own)} samples and the runs: begin again in another --output"
             )
-        num_sampled_successes = sum(map(_is_solved, own))
-        solved = [_is_solved(other) for other in (record, *others) if other is not None]
-        facts = position, record.task_id, record.skills
-        tasks.append(TaskResult(*facts, *solved, NUM_SAMPLES, num_sampled_successes))
+        result = TaskResult(
+            position,
+            record.task_id,
+            record.skills,
+            **{name: other is not None and _is_solved(other) for name, other in records.items()},
+            num_samples=NUM_SAMPLES,
+            num_sampled_successes=sum(map(_is_solved, own)),
+        )
+        tasks.append(result)
     curves = {}
     for kind in KINDS:
         steps, rates = read_run(folder / kind).series("eval/success_rate")
