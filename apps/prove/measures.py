@@ -32,10 +32,10 @@ NUM_SAMPLES = 8
 def make_kind_settings(settings: Settings, base: str, kind: str) -> Settings:
     """Returns the settings of a seed's run on `base`. Raises: SettingsError."""
     adapter = settings.model.adapter
-    own = make_run_settings(
+    shared = make_run_settings(
         settings, base, kind, adapter=None if adapter is None else Path(adapter)
     )
-    values = own.model_dump()
+    values = shared.model_dump()
     values["output"]["loggers"] = ["episodes"]
     values["evaluation"] = {**settings.evaluation.model_dump(), "samples_per_task": 1}
     values["training"]["shuffle_rewards"] = kind == "shuffled"
@@ -58,11 +58,11 @@ def measure(settings: Settings, folder: Path, signals: StopSignals, cluster: Exi
         base = load_base(settings).name if settings.is_tiny else settings.model.name
     by_kind = {kind: make_kind_settings(settings, base, kind) for kind in KINDS}
     _play_samples(by_kind["true"], folder / "samples", signals)
-    for kind, own in by_kind.items():
-        if own.env_runners.num_env_runners > 0 and not is_done(folder / kind):
+    for kind, run_settings in by_kind.items():
+        if run_settings.env_runners.num_env_runners > 0 and not is_done(folder / kind):
             _start_ray(folder, signals, cluster)
         logger.info("seed %d, rewards: %s", settings.seed, kind)
-        train(own, folder / kind, signals)
+        train(run_settings, folder / kind, signals)
 
 
 def _play_samples(settings: Settings, folder: Path, signals: StopSignals) -> None:
@@ -95,13 +95,13 @@ def read_seed(folder: Path, seed: int) -> SeedResult:
         samples[row["group_id"]].append(to_record(row))
     tasks = []
     for position, record in sorted(before.items()):
-        own = samples[position]
+        sampled = samples[position]
         records = {name: evaluated.get(position) for name, evaluated in played.items()}
-        ids = {other.task_id if other else None for other in (*records.values(), *own)}
-        if len(own) != NUM_SAMPLES or ids != {record.task_id}:
+        ids = {other.task_id if other else None for other in (*records.values(), *sampled)}
+        if len(sampled) != NUM_SAMPLES or ids != {record.task_id}:
             raise TrainingError(
                 f"{folder}: held-out task {position} is {record.task_id!r} for the base, and "
-                f"{ids} in {len(own)} samples and the runs: begin again in another --output"
+                f"{ids} in {len(sampled)} samples and the runs: begin again in another --output"
             )
         result = TaskResult(
             position,
@@ -109,7 +109,7 @@ def read_seed(folder: Path, seed: int) -> SeedResult:
             record.skills,
             **{name: other is not None and _is_solved(other) for name, other in records.items()},
             num_samples=NUM_SAMPLES,
-            num_sampled_successes=sum(map(_is_solved, own)),
+            num_sampled_successes=sum(map(_is_solved, sampled)),
         )
         tasks.append(result)
     curves = {}

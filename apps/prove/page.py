@@ -81,14 +81,14 @@ def _draw_split(groups: dict[str, Figures]) -> Plot:
     places, starts = range(len(groups)), [0.0] * len(groups)
     for name, colour in _BARS.items():
         widths = [
-            own.parts[name].mean
-            if name in own.parts
-            else own.rates["before"] - own.parts[Part.LOST].mean
-            for own in groups.values()
+            group.parts[name].mean
+            if name in group.parts
+            else group.rates["before"] - group.parts[Part.LOST].mean
+            for group in groups.values()
         ]
         axes.barh(places, widths, 0.7, left=starts, color=colour, label=name)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    lost = [-own.parts[Part.LOST].mean for own in groups.values()]
+    lost = [-group.parts[Part.LOST].mean for group in groups.values()]
     axes.barh(places, lost, 0.7, color=_COLOURS[Part.LOST], label=Part.LOST)
     axes.set_yticks(places, [fill(name.replace("_", " "), 28) for name in groups])
     axes.set_ylim(len(groups) - 0.5, -0.5)

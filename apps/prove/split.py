@@ -119,7 +119,7 @@ def compute_figures(seeds: Sequence[Sequence[TaskResult]]) -> Figures:
     for tasks in seeds:
         _check_sum(tasks)
     differences = {name: _estimate(seeds, values) for name, values in DIFFERENCES.items()}
-    parts = {part.value: _estimate(seeds, own, least=0.0) for part, own in PARTS.items()}
+    parts = {part.value: _estimate(seeds, values, least=0.0) for part, values in PARTS.items()}
     rates = {name: _mean(seeds, values) for name, values in RATES.items()}
     samples = min(task.num_samples for tasks in seeds for task in tasks)
     for k in [2**i for i in range(samples.bit_length())]:
@@ -231,9 +231,11 @@ def make_proof(seeds: Sequence[SeedResult]) -> RewardProof:
     """Returns the proof of what was measured. Raises: ValueError without seeds or tasks."""
     tasks = [seed.tasks for seed in seeds]
     figures = compute_figures(tasks)
-    skills = sorted({skill for own in tasks for task in own for skill in task.skills})
+    skills = sorted({skill for of_seed in tasks for task in of_seed for skill in task.skills})
     by_skill = {
-        skill: compute_figures([[task for task in own if skill in task.skills] for own in tasks])
+        skill: compute_figures(
+            [[task for task in of_seed if skill in task.skills] for of_seed in tasks]
+        )
         for skill in skills
     }
     by_seed = {seed.seed: compute_figures([seed.tasks]) for seed in seeds}

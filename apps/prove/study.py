@@ -103,9 +103,9 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
     with lock_run(plan.folder), ExitStack() as cluster:
         results = []
         for seed in plan.seeds:
-            own = settings.model_copy(update={"seed": seed})
+            seeded = settings.model_copy(update={"seed": seed})
             folder = plan.folder / f"seed-{seed}"
-            measure(own, folder, signals, cluster)
+            measure(seeded, folder, signals, cluster)
             results.append(read_seed(folder, seed))
         proof = make_proof(results)
         write_results(proof, plan.folder)
@@ -116,7 +116,7 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
 def summarize(proof: RewardProof) -> dict[str, Any]:
     """Returns the proof without its tasks, JSON-able."""
     by_skill, by_seed = (
-        {str(name): asdict(own) for name, own in group.items()}
+        {str(name): asdict(figures) for name, figures in group.items()}
         for group in (proof.by_skill, proof.by_seed)
     )
     return {
@@ -124,7 +124,7 @@ def summarize(proof: RewardProof) -> dict[str, Any]:
         **asdict(proof.figures),
         "by_skill": by_skill,
         "by_seed": by_seed,
-        "curves": {str(own.seed): own.curves for own in proof.seeds},
+        "curves": {str(result.seed): result.curves for result in proof.seeds},
     }
 
 
@@ -133,8 +133,8 @@ def write_results(proof: RewardProof, folder: Path) -> None:
     content = json.dumps(summarize(proof), indent=1, ensure_ascii=False)
     write_file(folder / "results.json", content.encode())
     lines = [
-        json.dumps({"seed": own.seed, **asdict(task)}, ensure_ascii=False) + "\n"
-        for own in proof.seeds
-        for task in own.tasks
+        json.dumps({"seed": result.seed, **asdict(task)}, ensure_ascii=False) + "\n"
+        for result in proof.seeds
+        for task in result.tasks
     ]
     write_file(folder / "tasks.jsonl", "".join(lines).encode())

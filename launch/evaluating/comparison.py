@@ -59,13 +59,14 @@ def bootstrap_interval(differences: Sequence[Sequence[float]]) -> tuple[float, f
     1993, "An Introduction to the Bootstrap", 13; Agresti & Min 2005, "Simple improved confidence
     intervals for comparing matched proportions", its normal approximation for one seed.
     """
+    # A mean is known by how often each value is drawn, which one multinomial draw says for all tasks
     rng, means = np.random.default_rng(0), np.zeros(_NUM_DRAWS)
     for _ in differences:
         drawn = rng.integers(len(differences), size=_NUM_DRAWS)
-        for number, own in enumerate(differences):
-            values, counts = np.unique([*own, 1.0, -1.0, 0.0], return_counts=True)
+        for number, of_seed in enumerate(differences):
+            values, counts = np.unique([*of_seed, 1.0, -1.0, 0.0], return_counts=True)
             weights = counts - np.isin(values, (1.0, -1.0)) * 0.5
-            size, draws = len(own) + 2, drawn == number
+            size, draws = len(of_seed) + 2, drawn == number
             chosen = rng.multinomial(size, weights / size, int(draws.sum()))
             means[draws] += chosen @ values / size
     low, high = np.quantile(means / len(differences), (0.025, 0.975))
