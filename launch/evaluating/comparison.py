@@ -59,7 +59,7 @@ def bootstrap_interval(differences: Sequence[Sequence[float]]) -> tuple[float, f
     1993, "An Introduction to the Bootstrap", 13; Agresti & Min 2005, "Simple improved confidence
     intervals for comparing matched proportions", its normal approximation for one seed.
     """
-    # A mean is known by how often each value is drawn, which one multinomial draw says for all tasks
+    # A mean needs only how often each value is drawn, which is multinomial
     rng, means = np.random.default_rng(0), np.zeros(_NUM_DRAWS)
     for _ in differences:
         drawn = rng.integers(len(differences), size=_NUM_DRAWS)
