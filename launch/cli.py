@@ -35,6 +35,7 @@ COMMANDS = {
         "apps.lifelong.lifelong",
         "Learns a sequence of stages by several methods, and what each forgets.",
     ),
+    "prove": ("apps.prove.command", "Says what the reward taught, and whether it was the reward."),
     "why": ("apps.lab.why", "Explains how a run went, and which setting to turn."),
     "watch": ("apps.lab.watch", "Shows a run in the terminal, live or replayed."),
     "diff": ("apps.lab.diff", "Compares two runs: settings, curves, and where they diverge."),

@@ -84,7 +84,7 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
     Raises: SettingsError where the folder holds a run of other settings; Stopped.
     """
     done = run_dir / _DONE
-    if done.is_file():
+    if is_done(run_dir):
         _check_same(read_config(run_dir), settings, run_dir)
         return _read(done, run_dir)
     start = _start(settings, run_dir)
@@ -105,6 +105,11 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
     write_file(done, json.dumps(row).encode())
     logger.info("%s: %d tokens, %.0f s", run_dir.name, run.num_tokens, run.seconds)
     return run
+
+
+def is_done(run_dir: Path) -> bool:
+    """Returns whether `train` has nothing left to do in a folder."""
+    return (run_dir / _DONE).is_file()
 
 
 def folder_bytes(folder: Path) -> int:
