@@ -25,25 +25,36 @@ the machine, goes on where it was. Weights are random.
                              layers hold it: seconds until they are in the served model
     served                   the share of a small step that a bfloat16 model serves
     vllm                     seconds of a delivery to vLLM, and sampled tokens/s, at 0.5b
+    delivery-vllm            the same delivery by its parts: files written, read and hashed by the
+                             worker (fused: weights computed and loaded), a slot filled, prompts
+                             forgotten
+    loop                     whole training runs with vLLM on DB-bench, half of the card for each
+                             side, at 0.5b (--model: a saved model of yours, whose rewards are then
+                             real ones where they differ): seconds until it samples, by part, with
+                             vLLM's cache empty and again with it; an iteration's parts; sampled
+                             tokens/s, and those of bare vLLM over the same prompts and lengths;
+                             the share of time in which the card computes; memory by process
+                             against the estimate; mismatch and probe. About four minutes
 
-All parts but vllm do without gymnasium, sqlglot, Ray and vLLM: where the package is not installed,
-`PYTHONPATH=.` will do, with torch, transformers, peft and pydantic. What cannot be measured here is
-a line with `left_out` and the reason.
+All parts but the last three do without gymnasium, sqlglot, Ray and vLLM: where the package is not
+installed, `PYTHONPATH=.` will do, with torch, transformers, peft and pydantic. What cannot be
+measured here is a line with `left_out` and the reason. The loop keeps its files in --folder.
 """
 
 import argparse
 import asyncio
 import gc
+import importlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from tempfile import TemporaryDirectory, gettempdir
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import small_steps
@@ -78,6 +89,9 @@ from agentpeft.policies.models import linear_logprobs
 from agentpeft.policies.models.lora.attach_lora import LoraPolicy
 from agentpeft.policies.models.scoring import float_product, takes_bfloat16
 
+if TYPE_CHECKING:  # it is imported where vLLM is
+    from agentpeft.policies.engines.vllm.settings import VllmSettings
+
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
 Values = dict[str, Any]
 Figure = tuple[str, Callable[[], Values]]
@@ -91,6 +105,15 @@ class Bench:
     is_tiny: bool
     max_tokens: int
     """Of a micro-batch."""
+    folder: Path
+    """Of the loop's files, which later calls use."""
+    model: Path | None = None
+    """The loop's model; None: random weights."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether a card is measured."""
+        return self.device.type == "cuda"
 
     @property
     def shapes(self) -> dict[str, Shape]:
@@ -370,25 +393,35 @@ def vllm_figures(bench: Bench) -> Iterator[Figure]:
         yield f"vllm {serving}", partial(measure_vllm, bench, serving)
 
 
-def measure_vllm(bench: Bench, serving: str) -> Values:
-    """Returns seconds of deliveries to an engine, and how fast it samples."""
+def check_vllm() -> None:
+    """Raises: LeftOutError where vLLM is not installed."""
     if find_spec("vllm") is None:
         raise LeftOutError("vllm is not installed")
-    import adapter_sync
 
+
+def make_vllm_settings(bench: Bench, serving: Literal["fused", "native"]) -> "VllmSettings":
+    """Returns what an engine alone on the card is asked for."""
     from agentpeft.policies.engines.vllm.settings import VllmSettings
-    from agentpeft.policies.engines.vllm.start import start_engine
 
-    is_gpu = bench.device.type == "cuda"
-    settings = VllmSettings(
+    return VllmSettings(
         serving=serving,
-        dtype="bfloat16" if is_gpu else "float32",
+        dtype="bfloat16" if bench.is_gpu else "float32",
         max_context_tokens=256,
         max_concurrent=8 if bench.is_tiny else 256,
         max_rank=RANK,
-        kv_cache_bytes=None if is_gpu else 2**28,
-        gpu_share=float(is_gpu),
+        kv_cache_bytes=None if bench.is_gpu else 2**28,
+        gpu_share=float(bench.is_gpu),
     )
+
+
+def measure_vllm(bench: Bench, serving: Literal["fused", "native"]) -> Values:
+    """Returns seconds of deliveries to an engine, and how fast it samples."""
+    check_vllm()
+    import adapter_sync
+
+    from agentpeft.policies.engines.vllm.start import start_engine
+
+    settings = make_vllm_settings(bench, serving)
     with TemporaryDirectory() as folder:
         shapes = adapter_sync.save_model("tiny" if bench.is_tiny else "0.5b", Path(folder))
         seconds = adapter_sync.measure(Path(folder), shapes, settings, bench.repeats)
@@ -416,6 +449,147 @@ def measure_vllm(bench: Bench, serving: str) -> Values:
     }
 
 
+def delivery_vllm_figures(bench: Bench) -> Iterator[Figure]:
+    """Yields a delivery's parts, by ways of serving."""
+    for serving in ("fused", "native"):
+        yield f"delivery-vllm {serving}", partial(measure_delivery_parts, bench, serving)
+
+
+def measure_delivery_parts(bench: Bench, serving: Literal["fused", "native"]) -> Values:
+    """Returns the median seconds of a delivery to vLLM, and of what the process is asked for."""
+    check_vllm()
+    import adapter_sync
+
+    from agentpeft.policies.engines.vllm.engine import VllmEngine
+    from agentpeft.policies.engines.vllm.start import start_process
+
+    settings = make_vllm_settings(bench, serving)
+    taken: dict[str, list[float]] = {}
+    with TemporaryDirectory() as folder:
+        shapes = adapter_sync.save_model("tiny" if bench.is_tiny else "0.5b", Path(folder))
+        process = start_process(Path(folder), settings)
+        for name in ("receive", "fill_slot", "forget_prompts"):
+            vars(process)[name] = timed(taken.setdefault(name, []), getattr(process, name))
+        with closing(VllmEngine(process, [0], settings)) as engine:
+            for number in range(bench.repeats + 1):
+                adapter = adapter_sync.make_adapter(number, RANK, shapes)
+                start_s = time.perf_counter()
+                engine.load_adapter(adapter)
+                taken.setdefault("whole", []).append(time.perf_counter() - start_s)
+    medians = {name: float(np.median(seconds[1:])) for name, seconds in taken.items() if seconds}
+    whole = medians.pop("whole")
+    values = {f"{name}_s": round(seconds, 4) for name, seconds in medians.items()}
+    rest = round(whole - sum(medians.values()), 4)
+    return {"delivery_s": round(whole, 4), **values, "write_and_rest_s": rest}
+
+
+def timed(
+    seconds: list[float], method: Callable[..., Coroutine[Any, Any, Any]]
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Returns the method, whose seconds are then added to the list."""
+
+    async def call(*args: Any) -> Any:
+        start_s = time.perf_counter()
+        result = await method(*args)
+        seconds.append(time.perf_counter() - start_s)
+        return result
+
+    return call
+
+
+def loop_figures(bench: Bench) -> Iterator[Figure]:
+    """Yields a run, a second start with vLLM's cache, and bare vLLM."""
+    yield "loop", partial(measure_loop, bench)
+    yield "loop again", partial(measure_second_start, bench)
+    yield "loop bare", partial(measure_bare_vllm, bench)
+
+
+def make_loop_model(bench: Bench) -> Path:
+    """Returns the saved model that the loop trains, which is made where there is none."""
+    if bench.model is not None:
+        return bench.model
+    folder = bench.folder / f"model-{'tiny' if bench.is_tiny else '0.5b'}"
+    if (folder / "tokenizer_config.json").is_file():
+        return folder
+    gymnasium = importlib.import_module("gymnasium")
+    from agentpeft.policies.models.tiny import train_tokenizer
+    from agentpeft.policies.settings.config import TinySettings
+
+    env = gymnasium.make("AgentPEFT/DBBench-v0", split="train")
+    prompts = [env.reset(seed=seed)[0] for seed in range(64)]
+    tokenizer = train_tokenizer(prompts, TinySettings(vocab_size=1000))
+    # vLLM's kernels for CPUs take heads of 32 numbers and more
+    shape = replace(bench.shapes["0.5b"], hidden=128, head_size=32) if bench.is_tiny else None
+    model = make_model(shape or bench.shapes["0.5b"], bench.device)
+    assert model.generation_config is not None
+    model.generation_config.eos_token_id = model.config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def measure_loop(bench: Bench, *words: str) -> Values:
+    """Returns the figures of a run, with memory's estimate."""
+    check_vllm()
+    import gpu_loop
+
+    from agentpeft.launch.costs.resources import estimate_memory
+    from agentpeft.launch.run.run_folder import read_start
+
+    model = make_loop_model(bench)
+    words = (*(gpu_loop.ON_GPU if bench.is_gpu else gpu_loop.TINY), *words)
+    values = gpu_loop.measure_run(bench.folder, model, words, is_gpu=bench.is_gpu)
+    settings = read_start([gpu_loop.CONFIG], [*words, f"model.name={model}"]).settings
+    mib = estimate_memory(settings)
+    return values | {
+        "estimate_mib": {name: round(mib[name]) for name in ("learner", "env_runner")},
+        "has_real_weights": bench.model is not None,
+    }
+
+
+def measure_second_start(bench: Bench) -> Values:
+    """Returns the figures of a run of two iterations, which starts with vLLM's cache."""
+    if not bench.is_gpu:
+        raise LeftOutError("vLLM compiles nothing on a CPU")
+    return measure_loop(bench, "training.num_iterations=2")
+
+
+def measure_bare_vllm(bench: Bench) -> Values:
+    """Returns how fast bare vLLM samples what the loop sampled, with the same share of memory."""
+    check_vllm()
+    import gpu_loop
+
+    from agentpeft.launch.run.run_folder import read_start
+    from agentpeft.policies.engines.vllm.settings import read_vllm_settings
+    from agentpeft.policies.engines.vllm.weight_files import CheckpointFiles, write_adapter
+
+    if not (bench.folder / gpu_loop.REQUESTS).is_file():
+        raise LeftOutError("no loop was measured in this --folder")
+    model = make_loop_model(bench)
+    words = [*(gpu_loop.ON_GPU if bench.is_gpu else gpu_loop.TINY), f"model.name={model}"]
+    settings = replace(
+        read_vllm_settings(read_start([gpu_loop.CONFIG], words).settings, model), serving="native"
+    )
+    sizes = CheckpointFiles(model, torch.float32, "cpu").shapes()
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, size in sizes.items():
+        if name.endswith("_proj.weight"):
+            prefix = f"base_model.model.{name.removesuffix('.weight')}"
+            shapes[f"{prefix}.lora_A.weight"] = (settings.max_rank, size[1])
+            shapes[f"{prefix}.lora_B.weight"] = (size[0], settings.max_rank)
+    adapter = bench.folder / gpu_loop.ADAPTER
+    adapter.mkdir(exist_ok=True)
+    write_adapter(make_adapter(shapes), adapter)
+    arguments = settings.engine_args(model)
+    for name in OURS:  # what a run asks of vLLM besides
+        arguments.pop(name, None)
+    return gpu_loop.measure_bare(bench.folder, model, arguments)
+
+
+OURS = ("model", "hf_overrides", "logprobs_mode", "worker_extension_cls", "compilation_config")
+"""Arguments of vLLM that bare vLLM is not given."""
+
+
 PARTS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     **{f"learner-{name}": partial(learner_figures, name=name) for name in SHAPES},
     "layouts": layout_figures,
@@ -424,6 +598,8 @@ PARTS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "delivery": delivery_figures,
     "served": served_figures,
     "vllm": vllm_figures,
+    "delivery-vllm": delivery_vllm_figures,
+    "loop": loop_figures,
 }
 
 
@@ -453,6 +629,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small shapes, on the CPU")
     parser.add_argument("--minutes", type=float, default=8.0, help="of a part (8)")
     parser.add_argument("--results", type=Path, help=f"file to append to ({RESULTS.name})")
+    parser.add_argument("--model", type=Path, help="a saved model for the loop (random weights)")
+    parser.add_argument("--folder", type=Path, help="of the loop's files (a temporary one)")
     parser.add_argument("--again", action="store_true", help="measures what is there as well")
     options = parser.parse_args()
     if unknown := set(options.parts) - PARTS.keys():
@@ -460,7 +638,10 @@ def main() -> None:
     is_tiny = options.tiny or not torch.cuda.is_available()
     if is_tiny:
         torch.set_num_threads(1)  # several would only wait for each other
-    bench = Bench(torch.device("cpu" if is_tiny else "cuda"), is_tiny, 128 if is_tiny else 8192)
+    device = torch.device("cpu" if is_tiny else "cuda")
+    folder = options.folder or Path(gettempdir(), f"agentpeft-loop-{device.type}")
+    folder.mkdir(parents=True, exist_ok=True)
+    bench = Bench(device, is_tiny, 128 if is_tiny else 8192, folder, options.model)
     results = options.results or (None if is_tiny else RESULTS)
     run = {
         "card": card_name(bench.device),

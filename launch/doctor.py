@@ -6,6 +6,7 @@ agentpeft doctor db_bench environment.kwargs.database=docker
 ```
 
 First what the config needs, then a tiny model learns for one step and every piece of it is checked.
+A config with vLLM and a model of yours has its engine started, which compiles ahead of the run.
 Off a terminal, or with --json, the last line is JSON.
 
 Exit status: 0 the config can run here; 1 it cannot; 2 wrong settings.
@@ -21,7 +22,7 @@ from typing import Annotated
 
 from typer import Option
 
-from agentpeft.launch.checking.machine_checks import ALL, Finding, Machine, check_memory
+from agentpeft.launch.checking.machine_checks import ALL, LATE, Finding, Machine
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import output_base, read_start
@@ -63,7 +64,8 @@ def _look(machine: Machine, has_ladder: bool) -> Iterator[Finding]:
                 faults.add(finding.name)
             yield finding
     if not faults & {"packages", "gpu", "model"}:
-        yield from check_memory(machine)
+        for check in LATE if has_ladder else LATE[:1]:
+            yield from check(machine)
     if has_ladder and "packages" not in faults:
         from agentpeft.launch.checking.ladder import climb
 

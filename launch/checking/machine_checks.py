@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -321,6 +322,25 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
     yield Finding("memory", *(lacking or ("what is estimated fits",)))
 
 
+def check_engine(machine: Machine) -> Iterator[Finding]:
+    """The engine starts. What vLLM compiles for a GPU it keeps for the run."""
+    settings, start_s = machine.settings, time.monotonic()
+    runners = settings.env_runners
+    is_elsewhere = machine.address or os.environ.get("RAY_ADDRESS") or runners.shared_engines
+    if runners.engine != "vllm" or is_elsewhere or settings.is_tiny:
+        return
+    from agentpeft.policies.engines.vllm.start import start_vllm
+
+    try:
+        start_vllm(settings)[1].close()
+    except SettingsError as error:
+        yield Finding("engine", str(error), "change the settings", True)
+        return
+    yield Finding("engine", f"vLLM starts: {time.monotonic() - start_s:.0f} s")
+
+
+LATE: tuple[Check, ...] = (check_memory, check_engine)
+"""For configs whose packages, GPUs and models are there."""
 QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)
 """Those that take less than a second together."""
 ALL: tuple[Check, ...] = (*QUICK, check_environment)

@@ -8,7 +8,7 @@ import gc
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVarTuple
 
 from agentpeft.policies.errors import DeliveryError, EngineError, WorkerLostError
@@ -69,7 +69,7 @@ class ActorSpec:
     """Actors of one class: how many, the CPUs and GPUs that Ray reserves for each, torch's threads.
 
     `name` is for messages. `is_closed`: `close` is called before an actor's process is ended.
-    `store`: where they meet, if they do.
+    `store`: where they meet, if they do. `variables`: more of a process's environment.
     """
 
     name: str
@@ -80,6 +80,7 @@ class ActorSpec:
     num_threads: int
     is_closed: bool = False
     store: tuple[str, int] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class Actors:

@@ -1,6 +1,7 @@
 """The learners: what one does in its process, and the group that the driver talks to."""
 
 import io
+import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 ADAPTER, STATE = "adapter", "learner.pt"
 """In a checkpoint: the folder of the adapter, and the file of the rest of the learner's state."""
+_ALLOCATOR = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+"""Micro-batches are of ever new sizes: without it the memory of one does not serve the next."""
+_ALLOCATOR_NAMES = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 Wait: TypeAlias = Callable[[Actors, Sequence[Ref]], None]
 
 
@@ -157,6 +161,7 @@ class LearnerGroup:
             num_gpus=own.num_gpus_per_learner,
             num_threads=settings.threads_per_learner,
             store=None if self._store is None else (self._store.host, self._store.port),
+            variables={} if _ALLOCATOR_NAMES & os.environ.keys() else _ALLOCATOR,
         )
         self._actors = kind.start_all(spec, settings)
 

@@ -63,17 +63,20 @@ _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 class RayActors(Actors):
     """Ray actors in a placement group of their own, or in the current one (a trial's of Ray Tune).
 
-    Placement and start have separate time limits, since starting loads models and may take long.
+    They start while the driver goes on, and the first call waits for that: a learner's model and a
+    runner's engine are loaded side by side. Placement and start have separate time limits.
     Every call into Ray has a limit too (`_ask`): Ray's own do not hold while Ray itself hangs.
     """
 
     def __init__(self, spec: ActorSpec, settings: Settings) -> None:
-        """Raises: PlacementError, WorkerLostError, and what making an actor raises."""
+        """Raises: PlacementError. What making an actor raises, the first call does."""
         self._spec, self.num_actors = spec, spec.num_actors
         self._limits = settings.fault_tolerance
         self._probe_s = self._limits.env_runner_health_probe_timeout_s
         self._ray_timeout_s = max(2 * self._probe_s, _MIN_RAY_TIMEOUT_S)
         self._actors: list[Any] = []
+        self._starting: list[Ref] = []
+        self._start_s = time.monotonic()
         self._pings: list[tuple[Any, Ref]] = []
         self._next_ping_s = 0.0
         self._group: PlacementGroup | None = None
@@ -87,7 +90,7 @@ class RayActors(Actors):
                 self._group = self._ask("placing actors", lambda: placement_group(bundles, "PACK"))
             self._await_placement()
             self._actors = [self._start_actor(index) for index in range(spec.num_actors)]
-            self._await_start(range(spec.num_actors), settings)
+            self._begin_start(range(spec.num_actors), settings)
         except BaseException:
             self.close()
             raise
@@ -101,6 +104,8 @@ class RayActors(Actors):
         is_beside: bool = False,
     ) -> Ref:
         """See `Actors`."""
+        if self._starting:
+            self._await_start()
         remote = getattr(self._actors[index], method.__name__).options(
             num_returns=num_returns, concurrency_group=_BESIDE if is_beside else None
         )
@@ -157,7 +162,8 @@ class RayActors(Actors):
         self._end(self._actors[index : index + 1])
         self._await_placement()
         self._actors[index] = self._start_actor(index)
-        self._await_start([index], settings)
+        self._begin_start([index], settings)
+        self._await_start()
 
     def find_places(self) -> Sequence[Place]:
         """See `Actors`. A lost place counts as such until Ray has one for all that lost theirs."""
@@ -199,20 +205,25 @@ class RayActors(Actors):
             gone = "its raylet is gone, or was stopped for too long"
             raise TrainingError(f"Ray has ended on this machine ({gone}): resume the run")
 
-    def _await_start(self, indices: Sequence[int], settings: Settings) -> None:
+    def _begin_start(self, indices: Sequence[int], settings: Settings) -> None:
         actors = [self._actors[index] for index in indices]
-        deadline_s = time.monotonic() + self._limits.env_runner_restore_timeout_s
-        files = self._pack(actors, settings, deadline_s)
-        num_threads, store = self._spec.num_threads, self._spec.store
-        started = [
-            partial(actor.__ray_call__.remote, _start, settings, num_threads, sent, index, store)
-            for actor, sent, index in zip(actors, files, indices, strict=True)
-        ]
-        self._await(started, deadline_s)
+        self._start_s = time.monotonic()
+        files = self._pack(actors, settings)
+        threads, store = self._spec.num_threads, self._spec.store
+        self._starting = self._ask(
+            "starting actors",
+            lambda: [
+                actor.__ray_call__.remote(_start, settings, threads, sent, index, store)
+                for actor, sent, index in zip(actors, files, indices, strict=True)
+            ],
+        )
 
-    def _pack(
-        self, actors: Sequence[Any], settings: Settings, deadline_s: float
-    ) -> list[FilesToSend | None]:
+    def _await_start(self) -> None:
+        starting, self._starting = self._starting, []
+        self._await(starting)
+        logger.info("%s: ready after %.1f s", self._spec.name, time.monotonic() - self._start_s)
+
+    def _pack(self, actors: Sequence[Any], settings: Settings) -> list[FilesToSend | None]:
         """Returns what each actor needs of this machine; None where no other is in the cluster.
 
         Raises: WorkerLostError, SettingsError.
@@ -221,10 +232,11 @@ class RayActors(Actors):
         if sum(bool(node["Alive"]) for node in nodes) == 1:
             return [None] * len(actors)
         files = FilesToSend.of(settings)
-        asked = [
-            partial(actor.__ray_call__.remote, lambda _: files.find_lacking()) for actor in actors
-        ]
-        lacking = self._await(asked, deadline_s)
+        asked = self._ask(
+            "starting actors",
+            lambda: [actor.__ray_call__.remote(lambda _: files.find_lacking()) for actor in actors],
+        )
+        lacking = self._await(asked)
         paths = sorted({path for lacked in lacking for path in lacked})
         if not paths:
             return [files] * len(actors)
@@ -233,16 +245,17 @@ class RayActors(Actors):
         full = replace(files, contents=[contents])
         return [full if lacked else files for lacked in lacking]
 
-    def _await(self, calls: Sequence[Callable[[], Ref]], deadline_s: float) -> list[Any]:
-        """Returns what actors that start answer. Raises: WorkerLostError after the deadline."""
-        asked = self._ask("starting actors", lambda: [call() for call in calls])
-        while (left_s := deadline_s - time.monotonic()) > 0:
+    def _await(self, asked: Sequence[Ref]) -> list[Any]:
+        """Returns what actors that start answer. Raises: WorkerLostError where they take long."""
+        limit_s = self._limits.env_runner_restore_timeout_s
+        left_s = limit_s
+        while left_s > 0:
+            left_s = max(self._start_s + limit_s - time.monotonic(), 0.0)
             self._check_node()
             try:
                 return self._get(asked, min(left_s, _CHECK_S))
             except GetTimeoutError:
                 self._await_placement()  # its node may have gone since
-        limit_s = self._limits.env_runner_restore_timeout_s
         raise WorkerLostError(f"{self._spec.name} did not start within {limit_s:g} s")
 
     def _get(self, refs: Sequence[Ref], timeout_s: float) -> list[Any]:
@@ -277,7 +290,9 @@ class RayActors(Actors):
 
     def _end(self, actors: Sequence[Any]) -> None:
         def end() -> None:
-            closed = [actor.close.remote() for actor in actors if self._spec.is_closed]
+            # What has not come to the end of its start cannot close, and is killed at once
+            is_closed = self._spec.is_closed and not self._starting
+            closed = [actor.close.remote() for actor in actors if is_closed]
             late = ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)[1] if closed else []
             if late:
                 counts = self._spec.name, len(late), len(actors)
@@ -310,10 +325,11 @@ class RayActors(Actors):
         )
 
     def _start_actor(self, index: int) -> Any:
+        variables = process_variables(self._spec.num_threads) | dict(self._spec.variables)
         options: dict[str, Any] = {
             "num_cpus": self._spec.num_cpus,
             "num_gpus": self._spec.num_gpus,
-            "runtime_env": {"env_vars": process_variables(self._spec.num_threads)},
+            "runtime_env": {"env_vars": variables},
         }
         if self._group is not None:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
@@ -334,6 +350,8 @@ def _start(
     Ray itself would end it only after someone has reaped the dead raylet.
     """
     end_with(os.getppid())
+    logging.basicConfig(format="%(message)s")  # Ray brings it to the driver's standard error
+    logging.getLogger("agentpeft").setLevel(logging.INFO)
     actor.rank, actor.store = rank, store
     if files is not None:
         settings, actor.places = files.unpack(resolve(files.contents), settings)

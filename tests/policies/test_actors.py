@@ -132,7 +132,7 @@ def test_what_cannot_be_placed_fails_in_time_with_both_numbers():
 def test_an_error_while_an_actor_starts_is_its_own():
     settings = make_settings("environment.kwargs.num_digitss=3")
     with pytest.raises(SettingsError, match="num_digitss") as raised:
-        EnvRunnerGroup(settings)
+        EnvRunnerGroup(settings).sample(REQUESTS)
     assert "\n" not in str(raised.value)
 
 

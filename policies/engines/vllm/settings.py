@@ -74,6 +74,12 @@ class VllmSettings:
         if self.gpu_share:
             args["gpu_memory_utilization"] = 0.9 * self.gpu_share
             args["enable_sleep_mode"] = self.sleeps
+            # Graphs of the batches that can be, with LoRA: vLLM would capture three times those
+            largest = min(-(-self.max_concurrent // 16) * 16, 512)
+            args["compilation_config"] = {
+                "max_cudagraph_capture_size": largest,
+                "cudagraph_specialize_lora": not self.needs_adapter,
+            }
         else:
             # A prompt in parts would end vLLM: it rewinds seeds after each, on GPUs only
             args["enable_chunked_prefill"] = False

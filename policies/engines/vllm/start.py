@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,9 +92,14 @@ def start_process(folder: Path, settings: VllmSettings) -> "VllmProcess":
             exceptions = Path(notes, "exceptions.jsonl")
             variables = make_variables(settings) | {NOTES_VARIABLE: str(exceptions)}
             with owned_children(variables, claim.cores):
+                start_s = time.monotonic()
                 from agentpeft.policies.engines.vllm.process import VllmProcess
 
-                return VllmProcess(folder, settings, claim, exceptions)
+                imported_s = time.monotonic()
+                process = VllmProcess(folder, settings, claim, exceptions)
+                seconds = imported_s - start_s, time.monotonic() - imported_s
+                logger.info("vLLM: imported in %.1f s, its process ready after %.1f s", *seconds)
+                return process
     except ImportError as error:
         claim.close()
         raise SettingsError(f"vLLM cannot be imported: {' '.join(str(error).split())}") from error

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from vllm_parts import CONTEXT, make_adapter
@@ -71,6 +72,17 @@ def test_a_rank_without_a_slot_is_refused(folder):
         too_high.engine_args(folder)
     fused = VllmSettings("fused", "float32", CONTEXT, max_rank=513)
     assert "max_lora_rank" not in fused.engine_args(folder)
+
+
+def test_graphs_are_captured_for_the_batches_that_the_slots_can_make():
+    on_cpu = VllmSettings("native", "bfloat16", CONTEXT, 100)
+    assert "compilation_config" not in on_cpu.engine_args("model")
+    for num_slots, largest in ((1, 16), (100, 112), (256, 256), (2000, 512)):
+        on_gpu = replace(on_cpu, gpu_share=0.5, max_concurrent=num_slots)
+        assert on_gpu.engine_args("model")["compilation_config"] == {
+            "max_cudagraph_capture_size": largest,
+            "cudagraph_specialize_lora": False,
+        }
 
 
 def test_adapter_files_carry_the_version_and_every_bit(tmp_path):
