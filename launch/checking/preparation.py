@@ -49,6 +49,10 @@ def _look(settings: Settings, address: str | None) -> None:
         from agentpeft.policies.loop.callbacks import find_class
 
         find_class(settings.callbacks)
+    if settings.env_runners.agent:
+        from agentpeft.policies.rollout.outside_agent import find_agent
+
+        find_agent(settings)
     if address is not None and settings.env_runners.num_env_runners == 0:
         raise SettingsError(
             f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"

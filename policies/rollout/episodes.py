@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,17 +16,28 @@ from agentpeft.policies.rollout.play import StepResult, reward_for
 class EpisodeBuilder:
     """An episode so far: a prompt, sampled turns, and what the environment said between them.
 
-    `context` is all that the next turn is sampled after, (T,): it is only ever appended to.
+    `context` is all that the next turn is sampled after, (T,): it is only ever appended to. An
+    agent that is not our own loop may begin further conversations in the episode (`branches`).
     """
 
-    def __init__(self, prompt: str, prompt_ids: Ids, chat: ChatFormat) -> None:
-        """`prompt_ids` are the tokens of `prompt`: equal prompts of a group share them."""
+    def __init__(
+        self,
+        prompt: str,
+        prompt_ids: Ids,
+        chat: ChatFormat,
+        episode: "EpisodeBuilder | None" = None,
+    ) -> None:
+        """`prompt_ids` are the tokens of `prompt`: equal prompts of a group share them.
+
+        `episode` is what this is a branch of.
+        """
         self.context = self._prompt_ids = prompt_ids
         self.outcome = Outcome.ONGOING
         self.episode_return = 0.0
         self.messages = [("system", chat.system_prompt)] if chat.system_prompt else []
         self.messages.append(("user", prompt))
-        self._chat = chat
+        self.branches: list[EpisodeBuilder] = []
+        self._chat, self._episode = chat, episode or self
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
         self._versions: list[Ids] = []
@@ -34,13 +46,35 @@ class EpisodeBuilder:
 
     @property
     def num_turns(self) -> int:
-        """Turns in which something was sampled."""
-        return len(self._turn_ends)
+        """Turns in which something was sampled, in its branches too."""
+        return len(self._turn_ends) + sum(branch.num_turns for branch in self.branches)
+
+    @property
+    def next_turn(self) -> int:
+        """The number of the next turn among those of the whole episode."""
+        return self._episode.num_turns
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Sampled tokens, stop tokens included."""
-        return int(sum(mask.sum() for mask in self._masks))
+        """Sampled tokens, stop tokens included, in its branches too."""
+        in_branches = sum(branch.num_sampled_tokens for branch in self.branches)
+        return int(sum(mask.sum() for mask in self._masks)) + in_branches
+
+    @property
+    def conversations(self) -> list["EpisodeBuilder"]:
+        """This one and its branches, where something was sampled in them; itself without any."""
+        return [b for b in (self, *self.branches) if b._turn_ends] or [self]
+
+    @property
+    def longest_messages(self) -> list[tuple[str, str]]:
+        """The messages of the longest conversation."""
+        return max((b.messages for b in self.conversations), key=len)
+
+    def open_branch(self, prompt: str, prompt_ids: Ids) -> "EpisodeBuilder":
+        """Returns a further conversation of the episode, whose rewards and outcome are its."""
+        branch = EpisodeBuilder(prompt, prompt_ids, self._chat, self)
+        self.branches.append(branch)
+        return branch
 
     def add_turn(self, completion: Completion, said: str) -> None:
         """Appends what was sampled, and its whole text."""
@@ -53,7 +87,7 @@ class EpisodeBuilder:
     def add_reward(self, reward: float) -> None:
         """Adds to the reward of the last turn; without turns it is in the return alone."""
         self.episode_return += reward
-        self._rewards += [0.0] * (self.num_turns - len(self._rewards))
+        self._rewards += [0.0] * (len(self._turn_ends) - len(self._rewards))
         if self._rewards:
             self._rewards[-1] += reward
 
@@ -72,6 +106,20 @@ class EpisodeBuilder:
         self.outcome = outcome or Outcome.CONTEXT_LIMIT
         if outcome is None:
             self.add_reward(reward_for(env, self.outcome))
+
+    def to_trajectories(self, adapter_version: int) -> list[Trajectory]:
+        """Returns the episode's conversations, each with its return in the last turn."""
+        if not self.branches:
+            return [self.to_trajectory(adapter_version)]
+        return [
+            replace(
+                builder.to_trajectory(adapter_version),
+                turn_rewards=(*(0.0,) * (len(builder._turn_ends) - 1), self.episode_return),
+                outcome=self.outcome,
+                is_branch=number > 0,
+            )
+            for number, builder in enumerate(self.conversations)
+        ]
 
     def to_trajectory(self, adapter_version: int | None = None) -> Trajectory:
         """Returns the episode up to its last sampled token, of a group of `adapter_version`."""
