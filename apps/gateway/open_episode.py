@@ -51,7 +51,7 @@ class OpenEpisode:
         self._max_requests, self._posts_reward = max_requests, posts_reward
         self._conversations = Conversations(builder)
         self._model, self._world = asyncio.Lock(), asyncio.Lock()
-        self._num_waiting = 0
+        self._num_waiting, self._asked = 0, builder
         unwrapped = env.unwrapped
         self.tools = unwrapped.get_tools() if isinstance(unwrapped, TextEnv) else ANY_TEXT
 
@@ -93,7 +93,7 @@ class OpenEpisode:
             text = "the context is full: the conversation leaves no room for another turn"
             raise Refusal(400, text, "context_length_exceeded")
         self.is_full = False
-        self.num_requests += 1
+        self.num_requests, self._asked = self.num_requests + 1, builder
         said = chat.decode(completion.token_ids)
         builder.add_turn(completion, said)
         reply = _make_reply(said, completion, num_prompt_tokens, chat)
@@ -115,6 +115,7 @@ class OpenEpisode:
             if not self._posts_reward:
                 self._builder.add_reward(result.reward)
             if result.is_last:
+                self._asked.messages.append(("user", result.observation))
                 self._end(Outcome.UNKNOWN if self._posts_reward else result.outcome)
             return result
 

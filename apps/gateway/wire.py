@@ -184,9 +184,10 @@ def _check(body: Json) -> None:
 def _read_message(message: object) -> Message:
     if not isinstance(message, dict):
         raise Refusal(400, f"a message must be an object, got {message!r:.60}")
-    role = {"developer": "system", "function": "tool"}.get(message.get("role", ""), message["role"])
-    if role not in ("system", "user", "assistant", "tool"):
-        raise Refusal(400, f"a message's role must be system, user, assistant or tool, got {role}")
+    role = message.get("role")
+    role = {"developer": "system", "function": "tool"}.get(str(role), role)
+    if not isinstance(role, str) or role not in ("system", "user", "assistant", "tool"):
+        raise Refusal(400, f"no message has the role {role!r:.60}")
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, Sequence) or not all(isinstance(call, dict) for call in calls):
         raise Refusal(400, "tool_calls must be a list of objects")
