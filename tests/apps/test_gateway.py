@@ -21,6 +21,7 @@ from openai import OpenAI
 from small_model import SMALL
 
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.launch.cli import main
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.player import Player, make_player
 from agentpeft.policies.engines.scripted import ScriptedEngine
@@ -28,6 +29,7 @@ from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.outside_agent import make_agent
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import with_overrides
 
@@ -89,16 +91,7 @@ def test_a_program_plays_the_tokens_of_our_own_loop(sample):
     settings = ("deterministic=true", 'environment.kwargs.reward="db"')
     ours, _ = sample(None, *settings, num_groups=2, size=3)
     theirs, report = sample(play_turns, *settings, num_groups=2, size=3)
-    for one, other in zip(ours, theirs, strict=True):
-        assert len(one.trajectories) == len(other.trajectories) == 3
-        for a, b in zip(one.trajectories, other.trajectories, strict=True):
-            for name in ("prompt_ids", "token_ids", "loss_mask", "sampling_logprobs"):
-                assert np.array_equal(getattr(a, name), getattr(b, name)), name
-            assert (a.turn_ends, a.turn_rewards, a.outcome) == (
-                b.turn_ends,
-                b.turn_rewards,
-                b.outcome,
-            )
+    check_equal(ours, theirs)
     assert [len(record.messages) for record in report.records] == [9] * 6
     assert report.records[0].num_turns == 4
 
@@ -498,6 +491,89 @@ def test_a_fault_of_the_environment_ends_the_program_and_is_played_again(sample)
 def test_wrong_agents_are_refused_in_a_line(base, agent, message):
     settings = make_settings(**agent)
     with pytest.raises(SettingsError, match=message):
-        EnvRunner(
-            settings, make_player(settings, base, lambda s, b, c: ScriptedEngine(c, say_turn))
-        )
+        make_agent(settings, ChatFormat(base.tokenizer))
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "agents"
+ARITHMETIC = ("environment.id=AgentPEFT/Arithmetic-v0", "environment.kwargs.num_digits=1")
+
+
+def check_equal(ours, theirs):
+    """Checks that groups have the same tokens, log-probabilities and rewards."""
+    names = ("prompt_ids", "token_ids", "loss_mask", "sampling_logprobs")
+    for one, other in zip(ours, theirs, strict=True):
+        for a, b in zip(one.trajectories, other.trajectories, strict=True):
+            assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
+            assert (a.turn_ends, a.turn_rewards) == (b.turn_ends, b.turn_rewards)
+            assert a.outcome is b.outcome
+
+
+def test_the_shell_s_agent_plays_the_tokens_of_our_own_loop(sample):
+    ours, _ = sample(None, "deterministic=true", *ARITHMETIC)
+    command = f"sh {EXAMPLES}/curl_agent.sh"
+    check_equal(ours, sample(command, "deterministic=true", *ARITHMETIC)[0])
+
+
+@pytest.mark.slow
+def test_the_client_s_agent_plays_the_tokens_of_our_own_loop(sample):
+    ours, _ = sample(None, "deterministic=true", *ARITHMETIC, num_groups=2)
+    command = f"{sys.executable} {EXAMPLES}/openai_agent.py"
+    theirs, _ = sample(command, "deterministic=true", *ARITHMETIC, num_groups=2)
+    check_equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_langgraph_s_agent_plays_the_tokens_of_our_own_loop(sample, drivers_python):
+    ours, _ = sample(None, "deterministic=true", num_groups=2)
+    command = f"{drivers_python} {EXAMPLES}/langgraph_agent.py"
+    theirs, _ = sample(command, "deterministic=true", num_groups=2)
+    check_equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_64_programs_at_once_lose_nothing(sample):
+    settings = (*ARITHMETIC, "deterministic=true", "env_runners.max_concurrent_episodes=64")
+    ours, _ = sample(None, *settings, num_groups=8, size=16)
+    command = f"sh {EXAMPLES}/curl_agent.sh"
+    theirs, report = sample(command, *settings, num_groups=8, size=16)
+    assert len(report.records) == 128 and report.counts.num_faults == 0
+    check_equal(ours, theirs)
+
+
+TINY = """
+experiment = "tiny"
+environment = {kwargs = {num_digits = 1, prompt = "compact"}}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 2}
+lora = {rank = 4, alpha = 8.0}
+warm_start = {num_steps = 60, batch_size = 16, lr = 1e-2}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
+training = {num_iterations = 2, num_groups = 4, group_size = 2, lr = 1e-2}
+evaluation = {num_tasks = 4}
+output = {loggers = ["episodes"]}
+"""
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        "curl_agent.sh",
+        pytest.param("openai_agent.py", marks=pytest.mark.slow),
+        pytest.param("langgraph_agent.py", marks=pytest.mark.slow),
+    ],
+)
+def test_an_example_is_trained(example, tmp_path, monkeypatch, capsys, request):
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY, "utf-8")
+    program = "sh" if example.endswith(".sh") else sys.executable
+    if example.startswith("langgraph"):
+        program = request.getfixturevalue("drivers_python")
+    command = f"{program} {EXAMPLES / example}"
+    assert main(["gateway", "tiny.toml", "--command", command, "--at-once", "4"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1]["after"]["num_episodes"] == 4
+    run = Path(lines[-1]["adapter"]).parents[2]
+    episodes = [json.loads(line) for line in (run / "sessions/train.jsonl").open()]
+    assert {turn["role"] for turn in episodes[0]["messages"]} >= {"user", "assistant"}
+    said = [line for line in lines if "reward" in line]
+    assert len(said) == 2 and any(line["grad_norm"] > 0 for line in said)
