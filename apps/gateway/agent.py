@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentpeft.apps.gateway.conversations import RequestTools
-from agentpeft.apps.gateway.open_episode import Call, Complete, OpenEpisode
+from agentpeft.apps.gateway.open_episode import OpenEpisode
 from agentpeft.apps.gateway.program import Ended, FreshProcesses, Programs, ServerPool
-from agentpeft.apps.gateway.refusal import Refusal
+from agentpeft.apps.gateway.refusal import Refused
 from agentpeft.apps.gateway.server import GatewayServer
 from agentpeft.apps.gateway.wire import ChatRequest
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.environments import Env
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
@@ -105,6 +106,9 @@ class Gateway:
             await opened.settle()  # whoever has the environment next, has it alone
             del self._server.episodes[opened.key]
         opened.stopped.result()
+        # What is shown of the episode is its longest conversation
+        shown = max((episode, *episode.branches), key=lambda builder: len(builder.messages))
+        episode.messages = shown.messages
         return opened.outcome
 
     async def close(self) -> None:
@@ -152,20 +156,20 @@ class Gateway:
         }
 
     def _find_chat(self, request: ChatRequest) -> ChatFormat:
-        """Returns how the model reads and writes a request's tools. Raises: Refusal."""
+        """Returns how the model reads and writes a request's tools. Raises: Refused."""
         assert self._chat is not None  # noqa: S101 (None only where settings are checked)
         if not request.tools:
             return self._chat
         name = json.dumps(request.tools)
         if name not in self._tool_chats:
             if len(self._tool_chats) >= _MAX_TOOL_CHATS:
-                raise Refusal(400, f"tools: a run has at most {_MAX_TOOL_CHATS} sets of them")
+                raise Refused(400, f"tools: a run has at most {_MAX_TOOL_CHATS} sets of them")
             tools = RequestTools(request.tools)
             stops = self._chat.stop_token_ids
             try:
                 chat = ToolChat(self._chat.tokenizer, self._settings.model, tools, stops)
             except SettingsError as error:
-                raise Refusal(400, f"tools: {error}") from None
+                raise Refused(400, f"tools: {error}") from None
             chat.max_context_tokens = self._chat.max_context_tokens
             self._tool_chats[name] = chat
         return self._tool_chats[name]

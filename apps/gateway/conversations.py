@@ -12,7 +12,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from agentpeft.apps.gateway.refusal import Refusal
+from agentpeft.apps.gateway.refusal import Refused
 from agentpeft.apps.gateway.wire import Json, Message
 from agentpeft.envs import SettingsError
 from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable
@@ -38,14 +38,14 @@ class Conversations:
     ) -> tuple[EpisodeBuilder, bytes]:
         """Returns the conversation to sample the next turn in, and the place in it.
 
-        Raises: Refusal where there is no way to read the messages.
+        Raises: Refused where there is no way to read the messages.
         """
         places = _hash_places(messages, tools)
         asked = self._asked.get(places[-1])
         if asked is not None and asked[1] == len(asked[0].context):  # it had no answer
             return asked[0], places[-1]
         if asked is not None:
-            builder = self._branch(messages, asked[0].context[: asked[1]])
+            builder = self._branch(messages, asked[0].context[: asked[1]], chat)
         else:
             builder = self._continue(messages, places, chat)
         self._asked[places[-1]] = builder, len(builder.context)
@@ -67,16 +67,18 @@ class Conversations:
             if end == len(builder.context) and all(m.role in ("user", "tool") for m in rest):
                 builder.add_answers([message.text for message in rest], is_last=False)
                 return builder
-            return self._branch(messages, _extend(builder.context[:end], rest, chat))
+            return self._branch(messages, _extend(builder.context[:end], rest, chat), chat)
         ids = _render(messages, chat)
         root = self._builder
         if not (root.num_turns or self._asked) and np.array_equal(ids, root.context):
             return root
-        return self._branch(messages, ids)
+        return self._branch(messages, ids, chat)
 
-    def _branch(self, messages: Sequence[Message], ids: Ids) -> EpisodeBuilder:
-        branch = self._builder.open_branch("", ids)
+    def _branch(self, messages: Sequence[Message], ids: Ids, chat: ChatFormat) -> EpisodeBuilder:
+        branch = EpisodeBuilder("", ids, chat)
         branch.messages = [(message.role, message.text) for message in messages]
+        branch.first_turn = self._builder.num_turns
+        self._builder.branches.append(branch)
         return branch
 
 
@@ -87,11 +89,11 @@ def _render(messages: Sequence[Message], chat: ChatFormat) -> Ids:
     rest = messages[num_system:]
     num_first = next((n for n, m in enumerate(rest) if m.role != "user"), len(rest))
     if num_first == 0:
-        raise Refusal(400, "the first message, after a system's, must be a user's")
+        raise Refused(400, "the first message, after a system's, must be a user's")
     try:
         ids = chat.begin("\n".join(message.text for message in rest[:num_first]), system or None)
     except SettingsError as error:
-        raise Refusal(400, str(error)) from None
+        raise Refused(400, str(error)) from None
     return _extend(ids, rest[num_first:], chat)
 
 
@@ -103,7 +105,7 @@ def _extend(ids: Ids, messages: Sequence[Message], chat: ChatFormat) -> Ids:
             answers.append(message.text)
             continue
         if message.role == "system":
-            raise Refusal(400, "a system's message must be the first")
+            raise Refused(400, "a system's message must be the first")
         if answers:
             ids = np.concatenate([ids, chat.extend(ids, *answers)])
             answers = []
@@ -135,13 +137,13 @@ class RequestTools(ToolTable):
     """The tools that a request brings, which the program calls itself."""
 
     def __init__(self, schemas: Sequence[Json]) -> None:
-        """Raises: Refusal where they are not in OpenAI's format, or none has a parameter."""
+        """Raises: Refused where they are not in OpenAI's format, or none has a parameter."""
         super().__init__(find_call=lambda action: ToolCall("", {"action": action}))
         self._schemas = list(schemas)
         for schema in schemas:
             function = schema.get("function")
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise Refusal(400, "a tool must be {type: function, function: {name, parameters}}")
+                raise Refused(400, "a tool must be {type: function, function: {name, parameters}}")
             properties = (function.get("parameters") or {}).get("properties") or {}
             about = str(function.get("description", ""))
             tool = Tool(function["name"], about, dict.fromkeys(properties, ""), (), str)
@@ -150,7 +152,7 @@ class RequestTools(ToolTable):
         ordered = sorted(self._tools.items(), key=lambda item: not item[1].parameters)
         self._tools = dict(ordered)
         if not ordered[0][1].parameters:
-            raise Refusal(400, "tools: one of them must have a parameter")
+            raise Refused(400, "tools: one of them must have a parameter")
 
     def to_openai(self) -> list[Json]:
         """Returns the tools as they came."""

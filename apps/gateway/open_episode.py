@@ -6,13 +6,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from agentpeft.apps.gateway.conversations import Conversations
-from agentpeft.apps.gateway.refusal import Refusal
-from agentpeft.apps.gateway.wire import ChatRequest, Json, Message, Reply
+from agentpeft.apps.gateway.refusal import Refused
+from agentpeft.apps.gateway.wire import ChatRequest, Json, Message, ModelReply
 from agentpeft.envs import Outcome, TextEnv
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
+from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.messages import Completion, StopReason
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.environments import Env
@@ -22,8 +22,6 @@ from agentpeft.policies.rollout.tool_chat import ToolChat
 
 _MAX_WAITING = 16
 """Requests of one episode that may wait for one another: each is sampled alone."""
-Complete = Callable[[EpisodeBuilder], Awaitable[Completion]]
-Call = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class OpenEpisode:
@@ -57,14 +55,14 @@ class OpenEpisode:
 
     async def answer(
         self, request: ChatRequest, chat: ChatFormat, has_gone: Callable[[], Awaitable[bool]]
-    ) -> Reply:
+    ) -> ModelReply:
         """Returns the model's next turn. Requests that come at once are answered one by one.
 
         What nobody waits for any more is not kept: whoever asks again gets the same turn. Raises:
-        Refusal.
+        Refused.
         """
         if self._num_waiting >= _MAX_WAITING:
-            raise Refusal(429, f"{_MAX_WAITING} requests of this episode wait", "rate_limit_error")
+            raise Refused(429, f"{_MAX_WAITING} requests of this episode wait", "rate_limit_error")
         self._num_waiting += 1
         try:
             async with self._model:
@@ -74,11 +72,11 @@ class OpenEpisode:
 
     async def _sample(
         self, request: ChatRequest, chat: ChatFormat, has_gone: Callable[[], Awaitable[bool]]
-    ) -> Reply:
+    ) -> ModelReply:
         self._check_open()
         if self.num_requests >= self._max_requests:
             text = f"the episode has had {self._max_requests} requests (agent.max_requests)"
-            raise Refusal(429, text, "rate_limit_error")
+            raise Refused(429, text, "rate_limit_error")
         builder, place = self._conversations.find(request.messages, request.tools, chat)
         num_prompt_tokens = len(builder.context)
         try:
@@ -87,11 +85,11 @@ class OpenEpisode:
             self._fail(error)
             raise
         if await has_gone():
-            raise Refusal(499, "the client has gone")
+            raise Refused(499, "the client has gone")
         if not len(completion.token_ids):
             self.is_full = True
             text = "the context is full: the conversation leaves no room for another turn"
-            raise Refusal(400, text, "context_length_exceeded")
+            raise Refused(400, text, "context_length_exceeded")
         self.is_full = False
         self.num_requests, self._asked = self.num_requests + 1, builder
         said = chat.decode(completion.token_ids)
@@ -103,7 +101,7 @@ class OpenEpisode:
         return replace(reply, calls=tuple(_with_types(c, request.tools) for c in reply.calls))
 
     async def step(self, action: str) -> StepResult:
-        """Acts in the environment. Raises: Refusal."""
+        """Acts in the environment. Raises: Refused."""
         async with self._world:
             self._check_open()
             self.num_steps += 1
@@ -120,21 +118,21 @@ class OpenEpisode:
             return result
 
     async def call_tool(self, call: ToolCall) -> str:
-        """Acts by a call of a tool, and returns its answer. Raises: Refusal."""
+        """Acts by a call of a tool, and returns its answer. Raises: Refused."""
         problem = self.tools.find_problem(call)
         result = await self.step(self.tools.to_action(call))
         observation = result.observation if problem is None else f"Invalid call: {problem}."
         return observation or ("The episode is over." if result.is_last else "(no output)")
 
     def post_reward(self, reward: object) -> None:
-        """Ends the episode with a reward that the program has found. Raises: Refusal."""
+        """Ends the episode with a reward that the program has found. Raises: Refused."""
         if not self._posts_reward:
             text = "the environment gives the rewards; set env_runners.agent.posts_reward = true"
-            raise Refusal(403, text)
+            raise Refused(403, text)
         if self.stopped.done() and self.outcome is not Outcome.UNKNOWN:
-            raise Refusal(409, "the episode is over")
+            raise Refused(409, "the episode is over")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) < 1e6:
-            raise Refusal(400, f"a reward must be a number below a million, got {reward!r:.60}")
+            raise Refused(400, f"a reward must be a number below a million, got {reward!r:.60}")
         self._builder.add_reward(check_reward(reward))
         self._end(Outcome.SUCCESS if reward > 0 else Outcome.FAILURE)
 
@@ -151,7 +149,7 @@ class OpenEpisode:
 
     def _check_open(self) -> None:
         if self.stopped.done():
-            raise Refusal(409, "the episode is over")
+            raise Refused(409, "the episode is over")
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -165,14 +163,14 @@ class OpenEpisode:
 
 def _make_reply(
     said: str, completion: Completion, num_prompt_tokens: int, chat: ChatFormat
-) -> Reply:
+) -> ModelReply:
     text = chat.strip_thoughts(said)
     thought = said.partition(text)[0] if text else said
     calls = tuple(chat.calls.read(text)) if isinstance(chat, ToolChat) else ()
     is_whole = all(isinstance(c.name, str) and isinstance(c.arguments, Mapping) for c in calls)
     is_cut = completion.stop_reason is not StopReason.STOP_TOKEN
     calls = calls if is_whole and not is_cut else ()
-    return Reply(
+    return ModelReply(
         id=f"chatcmpl-{secrets.token_hex(8)}",
         text="" if calls else text,
         thought=thought.strip(),

@@ -1,7 +1,7 @@
 """What a request is refused with."""
 
 
-class Refusal(Exception):  # noqa: N818 (a program's mistake or a limit, not an error of ours)
+class Refused(Exception):  # noqa: N818 (a program's mistake or a limit, not an error of ours)
     """A request that is not answered; `status` is HTTP's, `kind` OpenAI's type of error."""
 
     def __init__(self, status: int, message: str, kind: str = "invalid_request_error") -> None:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from agentpeft.apps.gateway import wire
 from agentpeft.apps.gateway.open_episode import OpenEpisode
-from agentpeft.apps.gateway.refusal import Refusal
+from agentpeft.apps.gateway.refusal import Refused
 from agentpeft.apps.gateway.wire import ChatRequest, Json
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -51,7 +51,7 @@ class GatewayServer:
             Route("/env/reward", self._reward, methods=["POST"]),
             Route("/env/mcp", self._mcp, methods=["POST"]),
         ]
-        handlers: Any = {Refusal: _refuse, ClientDisconnect: _forget}
+        handlers: Any = {Refused: _refuse, ClientDisconnect: _forget}
         self._server = uvicorn.Server(
             uvicorn.Config(
                 Starlette(routes=routes, exception_handlers=handlers),
@@ -79,17 +79,17 @@ class GatewayServer:
         self._socket.close()
 
     def _find_episode(self, request: Request) -> OpenEpisode:
-        """Returns the episode of the key that a request shows. Raises: Refusal."""
+        """Returns the episode of the key that a request shows. Raises: Refused."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         key = token.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
         episode = self.episodes.get(key)
         if episode is None:
             text = "no or a wrong key: an episode's key is valid while its program runs"
-            raise Refusal(401, text, "authentication_error")
+            raise Refused(401, text, "authentication_error")
         return episode
 
     async def _open(self, request: Request) -> tuple[OpenEpisode, Json]:
-        """Returns the episode and the body of a request. Raises: Refusal."""
+        """Returns the episode and the body of a request. Raises: Refused."""
         episode = self._find_episode(request)
         body = bytearray()
         num_bytes = 0
@@ -100,13 +100,13 @@ class GatewayServer:
             elif num_bytes > _MAX_DRAINED_BYTES:
                 break
         if num_bytes > _MAX_BODY_BYTES:
-            raise Refusal(413, f"a request may have {_MAX_BODY_BYTES} bytes")
+            raise Refused(413, f"a request may have {_MAX_BODY_BYTES} bytes")
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
-            raise Refusal(400, "the body must be JSON") from None
+            raise Refused(400, "the body must be JSON") from None
         if not isinstance(value, dict):
-            raise Refusal(400, "the body must be a JSON object")
+            raise Refused(400, "the body must be a JSON object")
         return episode, value
 
     async def _list_models(self, request: Request) -> Response:
@@ -138,7 +138,7 @@ class GatewayServer:
         episode, body = await self._open(request)
         action = body.get("action")
         if not isinstance(action, str):
-            raise Refusal(400, f"action must be text, got {action!r:.60}")
+            raise Refused(400, f"action must be text, got {action!r:.60}")
         result = await episode.step(action)
         return JSONResponse({"observation": result.observation, "is_over": result.is_last})
 
@@ -180,7 +180,7 @@ class GatewayServer:
                 call = ToolCall(params.get("name"), params.get("arguments") or {})
                 try:
                     said, is_error = await episode.call_tool(call), False
-                except Refusal as refusal:
+                except Refused as refusal:
                     said, is_error = refusal.message, True
                 result = {"content": [{"type": "text", "text": said}], "isError": is_error}
             case method:
@@ -193,7 +193,7 @@ def _stream(events: Any) -> Response:
     return StreamingResponse(events, media_type="text/event-stream")
 
 
-async def _refuse(_: Request, refusal: Refusal) -> Response:
+async def _refuse(_: Request, refusal: Refused) -> Response:
     error = {"message": refusal.message, "type": refusal.kind, "code": refusal.kind}
     return JSONResponse({"type": "error", "error": error}, refusal.status)
 

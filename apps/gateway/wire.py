@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentpeft.apps.gateway.refusal import Refusal
+from agentpeft.apps.gateway.refusal import Refused
 from agentpeft.envs.tools.tool_table import ToolCall
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ class ChatRequest:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ModelReply:
     """A sampled turn, as a program is told it. `finish` is stop, length or tool_calls."""
 
     id: str
@@ -58,7 +58,7 @@ class Reply:
 
 
 def read_chat(body: Json) -> ChatRequest:
-    """Returns a request of `/v1/chat/completions`. Raises: Refusal."""
+    """Returns a request of `/v1/chat/completions`. Raises: Refused."""
     _check(body)
     messages = tuple(_read_message(message) for message in _list(body, "messages"))
     tools = tuple(_list(body, "tools")) if body.get("tools") else ()
@@ -66,7 +66,7 @@ def read_chat(body: Json) -> ChatRequest:
 
 
 def read_anthropic(body: Json) -> ChatRequest:
-    """Returns a request of `/v1/messages`. Raises: Refusal."""
+    """Returns a request of `/v1/messages`. Raises: Refused."""
     _check(body)
     messages = [Message("system", _text(body["system"]))] if body.get("system") else []
     for message in _list(body, "messages"):
@@ -85,7 +85,7 @@ def read_anthropic(body: Json) -> ChatRequest:
     return _make_request(body, tuple(messages), tools)
 
 
-def write_chat(reply: Reply, model: str) -> Json:
+def write_chat(reply: ModelReply, model: str) -> Json:
     """Returns a reply as a chat completion."""
     message: Json = {"role": "assistant", "content": reply.text or (None if reply.calls else "")}
     if reply.thought:
@@ -101,7 +101,7 @@ def write_chat(reply: Reply, model: str) -> Json:
     return {**_head(reply, model, "chat.completion"), "choices": [choice], "usage": usage}
 
 
-def stream_chat(reply: Reply, model: str) -> Iterator[str]:
+def stream_chat(reply: ModelReply, model: str) -> Iterator[str]:
     """Yields a reply as the events of a stream: a turn is sampled as a whole."""
     head, whole = _head(reply, model, "chat.completion.chunk"), write_chat(reply, model)
     delta = whole["choices"][0]["message"]
@@ -114,7 +114,7 @@ def stream_chat(reply: Reply, model: str) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def write_anthropic(reply: Reply, model: str) -> Json:
+def write_anthropic(reply: ModelReply, model: str) -> Json:
     """Returns a reply as a message of Anthropic's."""
     blocks: list[Json] = [{"type": "text", "text": reply.text}] if reply.text else []
     blocks += [
@@ -134,7 +134,7 @@ def write_anthropic(reply: Reply, model: str) -> Json:
     }
 
 
-def stream_anthropic(reply: Reply, model: str) -> Iterator[str]:
+def stream_anthropic(reply: ModelReply, model: str) -> Iterator[str]:
     """Yields a reply as the events of Anthropic's stream."""
     whole = write_anthropic(reply, model)
     begun = {**whole, "content": [], "stop_reason": None}
@@ -163,41 +163,41 @@ def _make_request(
     body: Json, messages: tuple[Message, ...], tools: tuple[Json, ...]
 ) -> ChatRequest:
     if not messages or messages[-1].role not in ("user", "tool"):
-        raise Refusal(400, "the last message must be a user's or a tool's")
+        raise Refused(400, "the last message must be a user's or a tool's")
     return ChatRequest(str(body.get("model", "")), messages, tools, body.get("stream") is True)
 
 
 def _check(body: Json) -> None:
     if body.get("n", 1) not in (1, None):
-        raise Refusal(400, "n: each request samples one turn; send another for one more")
+        raise Refused(400, "n: each request samples one turn; send another for one more")
     for name in _REFUSED:
         value = body.get(name)
         if value and value != {"type": "text"}:
-            raise Refusal(400, f"{name} is not served: what is sampled is the run's affair")
+            raise Refused(400, f"{name} is not served: what is sampled is the run's affair")
     choice = body.get("tool_choice")
     if isinstance(choice, Mapping) and choice.get("type") in ("auto", "none"):
         choice = choice["type"]
     if choice not in (None, "auto", "none"):
-        raise Refusal(400, f"tool_choice: the model chooses, got {choice!r:.60}")
+        raise Refused(400, f"tool_choice: the model chooses, got {choice!r:.60}")
 
 
 def _read_message(message: object) -> Message:
     if not isinstance(message, dict):
-        raise Refusal(400, f"a message must be an object, got {message!r:.60}")
+        raise Refused(400, f"a message must be an object, got {message!r:.60}")
     role = message.get("role")
     role = {"developer": "system", "function": "tool"}.get(str(role), role)
     if not isinstance(role, str) or role not in ("system", "user", "assistant", "tool"):
-        raise Refusal(400, f"no message has the role {role!r:.60}")
+        raise Refused(400, f"no message has the role {role!r:.60}")
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, Sequence) or not all(isinstance(call, dict) for call in calls):
-        raise Refusal(400, "tool_calls must be a list of objects")
+        raise Refused(400, "tool_calls must be a list of objects")
     return Message(role, _text(message.get("content")), tuple(map(ToolCall.from_openai, calls)))
 
 
 def _read_blocks(message: object) -> Iterator[Message]:
     """Yields the messages that one of Anthropic's stands for: results of tools are of their own."""
     if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
-        raise Refusal(400, "a message's role must be user or assistant")
+        raise Refused(400, "a message's role must be user or assistant")
     content = message.get("content")
     blocks = content if isinstance(content, list) else []
     results = [block for block in blocks if block.get("type") == "tool_result"]
@@ -214,7 +214,7 @@ def _read_blocks(message: object) -> Iterator[Message]:
 
 
 def _text(content: object) -> str:
-    """Returns the text of a message's content. Raises: Refusal where it has anything else."""
+    """Returns the text of a message's content. Raises: Refused where it has anything else."""
     match content:
         case None:
             return ""
@@ -224,7 +224,7 @@ def _text(content: object) -> str:
             texts = [block.get("text") for block in content if isinstance(block, dict)]
             if len(texts) == len(content) and all(isinstance(text, str) for text in texts):
                 return "".join(map(str, texts))
-    raise Refusal(400, "a message's content must be text")
+    raise Refused(400, "a message's content must be text")
 
 
 def _as_texts(arguments: object) -> object:
@@ -235,15 +235,15 @@ def _as_texts(arguments: object) -> object:
 def _list(body: Json, name: str) -> list[Any]:
     value = body.get(name)
     if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
-        raise Refusal(400, f"{name} must be a list of objects, got {value!r:.60}")
+        raise Refused(400, f"{name} must be a list of objects, got {value!r:.60}")
     return value
 
 
-def _head(reply: Reply, model: str, kind: str) -> Json:
+def _head(reply: ModelReply, model: str, kind: str) -> Json:
     return {"id": reply.id, "object": kind, "created": int(time.time()), "model": model}
 
 
-def _write_calls(reply: Reply) -> list[Json]:
+def _write_calls(reply: ModelReply) -> list[Json]:
     return [
         {
             "id": f"{reply.id}-{number}",

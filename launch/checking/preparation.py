@@ -50,9 +50,9 @@ def _look(settings: Settings, address: str | None) -> None:
 
         find_class(settings.callbacks)
     if settings.env_runners.agent:
-        from agentpeft.policies.rollout.outside_agent import find_agent
+        from agentpeft.policies.engines.outside_agent import make_agent
 
-        find_agent(settings)
+        make_agent(settings, None)
     if address is not None and settings.env_runners.num_env_runners == 0:
         raise SettingsError(
             f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"

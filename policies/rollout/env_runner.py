@@ -34,7 +34,7 @@ from agentpeft.policies.rollout.turn_sampler import AbandonedEpisodeError, TurnS
 from agentpeft.policies.settings.config import Settings
 
 if TYPE_CHECKING:  # a run that our own loop plays does without it
-    from agentpeft.policies.rollout.outside_agent import OutsideAgent
+    from agentpeft.policies.engines.outside_agent import OutsideAgent
 
 logger = logging.getLogger(__name__)
 _MAX_ENV_THREADS = 64
@@ -60,7 +60,7 @@ class EnvRunner:
         self._chat, self._engine, self._oracle = player.chat, player.engine, player.oracle
         self._agent: OutsideAgent | None = None
         if self._limits.agent:
-            from agentpeft.policies.rollout.outside_agent import make_agent
+            from agentpeft.policies.engines.outside_agent import make_agent
 
             self._agent = make_agent(settings, self._chat)
         most = self._limits.max_concurrent_episodes

@@ -17,27 +17,19 @@ class EpisodeBuilder:
     """An episode so far: a prompt, sampled turns, and what the environment said between them.
 
     `context` is all that the next turn is sampled after, (T,): it is only ever appended to. An
-    agent that is not our own loop may begin further conversations in the episode (`branches`).
+    agent that is not our own loop may have further conversations in its episode (`branches`).
     """
 
-    def __init__(
-        self,
-        prompt: str,
-        prompt_ids: Ids,
-        chat: ChatFormat,
-        episode: "EpisodeBuilder | None" = None,
-    ) -> None:
-        """`prompt_ids` are the tokens of `prompt`: equal prompts of a group share them.
-
-        `episode` is what this is a branch of.
-        """
+    def __init__(self, prompt: str, prompt_ids: Ids, chat: ChatFormat) -> None:
+        """`prompt_ids` are the tokens of `prompt`: equal prompts of a group share them."""
         self.context = self._prompt_ids = prompt_ids
         self.outcome = Outcome.ONGOING
         self.episode_return = 0.0
         self.messages = [("system", chat.system_prompt)] if chat.system_prompt else []
         self.messages.append(("user", prompt))
         self.branches: list[EpisodeBuilder] = []
-        self._chat, self._episode = chat, episode or self
+        self.first_turn = 0  # its number in the episode
+        self._chat = chat
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
         self._versions: list[Ids] = []
@@ -50,31 +42,10 @@ class EpisodeBuilder:
         return len(self._turn_ends) + sum(branch.num_turns for branch in self.branches)
 
     @property
-    def next_turn(self) -> int:
-        """The number of the next turn among those of the whole episode."""
-        return self._episode.num_turns
-
-    @property
     def num_sampled_tokens(self) -> int:
         """Sampled tokens, stop tokens included, in its branches too."""
         in_branches = sum(branch.num_sampled_tokens for branch in self.branches)
         return int(sum(mask.sum() for mask in self._masks)) + in_branches
-
-    @property
-    def conversations(self) -> list["EpisodeBuilder"]:
-        """This one and its branches, where something was sampled in them; itself without any."""
-        return [b for b in (self, *self.branches) if b._turn_ends] or [self]
-
-    @property
-    def longest_messages(self) -> list[tuple[str, str]]:
-        """The messages of the longest conversation."""
-        return max((b.messages for b in self.conversations), key=len)
-
-    def open_branch(self, prompt: str, prompt_ids: Ids) -> "EpisodeBuilder":
-        """Returns a further conversation of the episode, whose rewards and outcome are its."""
-        branch = EpisodeBuilder(prompt, prompt_ids, self._chat, self)
-        self.branches.append(branch)
-        return branch
 
     def add_turn(self, completion: Completion, said: str) -> None:
         """Appends what was sampled, and its whole text."""
@@ -108,17 +79,18 @@ class EpisodeBuilder:
             self.add_reward(reward_for(env, self.outcome))
 
     def to_trajectories(self, adapter_version: int) -> list[Trajectory]:
-        """Returns the episode's conversations, each with its return in the last turn."""
-        if not self.branches:
+        """Returns it and its branches where something was sampled, each with the return."""
+        if not any(branch.num_turns for branch in self.branches):
             return [self.to_trajectory(adapter_version)]
+        played = [b.to_trajectory(adapter_version) for b in (self, *self.branches) if b._turn_ends]
         return [
             replace(
-                builder.to_trajectory(adapter_version),
-                turn_rewards=(*(0.0,) * (len(builder._turn_ends) - 1), self.episode_return),
+                trajectory,
+                turn_rewards=(*(0.0,) * (len(trajectory.turn_ends) - 1), self.episode_return),
                 outcome=self.outcome,
                 is_branch=number > 0,
             )
-            for number, builder in enumerate(self.conversations)
+            for number, trajectory in enumerate(played)
         ]
 
     def to_trajectory(self, adapter_version: int | None = None) -> Trajectory:

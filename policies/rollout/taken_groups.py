@@ -91,7 +91,7 @@ class OpenGroup:
                     episode_return=episode.episode_return,
                     num_turns=episode.num_turns,
                     num_tokens=episode.num_sampled_tokens,
-                    messages=tuple(episode.longest_messages) if has_messages else (),
+                    messages=tuple(episode.messages) if has_messages else (),
                 )
                 for sample, episode in episodes.items()
             ]

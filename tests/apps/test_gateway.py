@@ -23,13 +23,13 @@ from small_model import SMALL
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.cli import main
 from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.outside_agent import make_agent
 from agentpeft.policies.engines.player import Player, make_player
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.rollout.outside_agent import make_agent
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import with_overrides
 
@@ -574,6 +574,6 @@ def test_an_example_is_trained(example, tmp_path, monkeypatch, capsys, request):
     assert lines[-1]["after"]["num_episodes"] == 4
     run = Path(lines[-1]["adapter"]).parents[2]
     episodes = [json.loads(line) for line in (run / "sessions/train.jsonl").open()]
-    assert {turn["role"] for turn in episodes[0]["messages"]} >= {"user", "assistant"}
+    assert {role for role, _ in episodes[0]["messages"]} >= {"user", "assistant"}
     said = [line for line in lines if "reward" in line]
     assert len(said) == 2 and any(line["grad_norm"] > 0 for line in said)

@@ -16,46 +16,41 @@ from agentpeft.policies.rollout.environments import Env
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
 from agentpeft.policies.settings.config import Settings
 
+Complete = Callable[[EpisodeBuilder], Awaitable[Completion]]
+Call = Callable[[Callable[[], Any]], Awaitable[Any]]
+
 
 class OutsideAgent(Protocol):
     """Plays many episodes at once, all in one event loop."""
 
     async def play(
-        self,
-        env: Env,
-        episode: EpisodeBuilder,
-        complete: Callable[[EpisodeBuilder], Awaitable[Completion]],
-        call: Callable[[Callable[[], Any]], Awaitable[Any]],
+        self, env: Env, episode: EpisodeBuilder, complete: Complete, call: Call
     ) -> Outcome | None:
-        """Plays an episode, for which `env` has been reset, and returns how it ended.
+        """Plays the episode that `env` has just begun, and returns how it ended.
 
-        Turns and rewards are added to `episode`, which begins with what `env` said. `complete`
-        samples the next turn of one of its conversations, one at a time; `call` carries out a call
-        of `env`. None: the context is full. Raises: EnvFault where the world failed, so that the
-        episode is played again, and what `complete` and `call` raise.
+        It adds turns and rewards to `episode`. `complete` samples the next turn of a conversation,
+        one at a time; `call` calls `env`. None: the context is full. Raises: EnvFault, and what
+        these two raise.
         """
         ...
 
     async def close(self) -> None:
-        """Frees what it holds; no episode is played afterwards."""
+        """Frees what it holds."""
         ...
 
 
-def find_agent(settings: Settings) -> Callable[..., OutsideAgent]:
-    """Returns the class that the settings name, of which nothing is made. Raises: SettingsError."""
+def make_agent(settings: Settings, chat: ChatFormat | None) -> OutsideAgent:
+    """Returns the settings' agent, which reads and writes by `chat`; None: it is not to play.
+
+    Raises: SettingsError.
+    """
     kwargs = dict(settings.env_runners.agent)
     name = kwargs.pop("class", None)
     if not isinstance(name, str):
         raise SettingsError(f"env_runners.agent.class must be module:Class, got {shown(name)}")
     try:
         kind: Callable[..., OutsideAgent] = import_user_class(name)
-        signature(kind).bind(settings, None, **kwargs)
+        signature(kind).bind(settings, chat, **kwargs)
     except (SettingsError, TypeError) as error:
         raise SettingsError(f"env_runners.agent {name!r}: {error}") from error
-    return kind
-
-
-def make_agent(settings: Settings, chat: ChatFormat) -> OutsideAgent:
-    """Returns the settings' agent, which reads and writes by `chat`. Raises: SettingsError."""
-    kwargs = {name: value for name, value in settings.env_runners.agent.items() if name != "class"}
-    return find_agent(settings)(settings, chat, **kwargs)
+    return kind(settings, chat, **kwargs)
