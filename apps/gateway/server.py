@@ -39,6 +39,8 @@ class GatewayServer:
         self.episodes: dict[str, OpenEpisode] = {}
         self._find_chat = find_chat
         self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
+        # Connections inherit it; asyncio does not set it, and an answer would wait 40 ms otherwise
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
         self.url = f"http://{name}:{self._socket.getsockname()[1]}"
         routes = [
