@@ -67,6 +67,7 @@ COMMANDS = {
         "apps.training_tool.tool_server",
         "Serves training as a tool to agents, over MCP on standard input.",
     ),
+    "gateway": ("apps.gateway.gateway", "Trains the model that a program of yours asks."),
     "probe": ("apps.probe.probe", "Says whether an endpoint serves an adapter."),
     "envs": ("apps.listings.envs", "Lists the environments."),
     "configs": ("apps.listings.configs", "Lists the presets that `train` takes."),
