@@ -73,6 +73,8 @@ class Trajectory:
     each turn, the index after its last sampled token. `turn_rewards`: one per turn, the final
     reward in the last. An episode whose prompt fills the context has no tokens and no turns.
     `token_versions`: (T,), the adapter version that sampled each token; None: the group's.
+    `is_branch`: it is one more conversation of the episode of the trajectory before it, with the
+    same return.
     """
 
     prompt_ids: Ids
@@ -83,6 +85,7 @@ class Trajectory:
     turn_rewards: tuple[float, ...]
     outcome: Outcome
     token_versions: Ids | None = None
+    is_branch: bool = False
 
     @property
     def episode_return(self) -> float:
@@ -105,6 +108,11 @@ class EpisodeGroup:
     adapter_version: int
     trajectories: tuple[Trajectory, ...]
     task_hash: int | None = None
+
+    @property
+    def episodes(self) -> list[Trajectory]:
+        """The first trajectory of each episode."""
+        return [trajectory for trajectory in self.trajectories if not trajectory.is_branch]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ TEMPLATE = (
 )
 
 
-def save_qwen(folder: Path, template: str | None = TEMPLATE) -> Path:
-    """Saves a model of 80,000 weights, whose tokens are bytes, and returns its folder."""
+def save_qwen(folder: Path, template: str | None = TEMPLATE, hidden_size: int = 32) -> Path:
+    """Saves a model whose tokens are bytes, by default of 80,000 weights; returns its folder."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -25,7 +25,7 @@ def save_qwen(folder: Path, template: str | None = TEMPLATE) -> Path:
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=len(fast),
-        hidden_size=32,
+        hidden_size=hidden_size,
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=4,

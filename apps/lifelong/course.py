@@ -16,12 +16,14 @@ from agentpeft.apps.lifelong.methods import NUM_EXAMPLES, Kind, Method
 from agentpeft.apps.lifelong.policy_drift import measure_drift
 from agentpeft.apps.lifelong.scores import Matrix, compute_kl_new, compute_kl_old, compute_scores
 from agentpeft.apps.lifelong.stage_runs import StageRun, folder_bytes, make_run_settings, train
+from agentpeft.apps.lifelong.study_engine import with_room
 from agentpeft.apps.lifelong.task_sequence import TaskSequence
 from agentpeft.envs import Outcome
 from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.adapter_bank import PromptRouter
+from agentpeft.launch.evaluating.contest import Seating
 from agentpeft.launch.evaluating.merging import base_settings, making_with_parents, merge
-from agentpeft.launch.evaluating.players import Contestant, Methods
+from agentpeft.launch.evaluating.players import Contestant, Methods, seated
 from agentpeft.launch.reporting.run_data import read_rows, to_record
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.errors import TrainingError
@@ -105,10 +107,11 @@ class Course:
         signals: StopSignals,
         *,
         has_divergences: bool = True,
+        seat: Seating = seated,
     ) -> None:
         """`folder` is shared by the courses of the settings' seed. Raises: as `train`."""
         self._sequence, self._base, self._folder = sequence, base, folder
-        self._signals, self._has_divergences = signals, has_divergences
+        self._signals, self._has_divergences, self._seat = signals, has_divergences, seat
         self._runs: list[StageRun] = []
         self._examples: dict[str, list[EpisodeRecord]] = {}
         self._router_accuracy: float | None = None
@@ -246,6 +249,7 @@ class Course:
                 base,
                 f"{name}-{place}-{stage}",
                 overrides=(*lesson.method.overrides, f"lora.orthogonal_to={json.dumps(earlier)}"),
+                has_own_engine=True,
             )
             player = self._train(settings, f"{lesson.order}.{settings.experiment}")
             rows.append(self._row_of(player, stages))
@@ -258,21 +262,27 @@ class Course:
         """
         stages = lesson.stages
         experts = [self._expert(stage) for stage in stages]
-        folder = self._folder / lesson.name / lesson.order
-        if not folder.exists():
-            paths = (Path(expert.target) for expert in experts)
-            adapters = dict(zip(stages, paths, strict=True))
-            counts = {stage: self._count_pairs(stage) for stage in stages}
-            write_bank(folder, adapters, counts, self._settings_of(*stages))
+        self._write_bank(lesson.order, stages, experts)
         return [
             self._row(experts[: i + 1] + [self._base_player] * (len(stages) - i - 1), stages)
             for i in range(len(stages))
         ]
 
+    def _write_bank(self, order: str, stages: Sequence[str], experts: Sequence[Contestant]) -> Path:
+        """Returns the folder of all experts with what the router knows, written if need be."""
+        folder = self._folder / "bank" / order
+        if not folder.exists():
+            paths = (Path(expert.target) for expert in experts)
+            adapters = dict(zip(stages, paths, strict=True))
+            counts = {stage: self._count_pairs(stage) for stage in stages}
+            write_bank(folder, adapters, counts, self._settings_of(*stages))
+        return folder
+
     def _learn_router(self, lesson: _Lesson) -> list[_Row]:
         """Returns rows of the experts so far, of which the router chooses one by the prompt.
 
-        A task's answer is the chosen expert's own, which was played already.
+        A task's answer is the chosen expert's own, which was played already. With vLLM the last row
+        is played by the whole bank at once, each task in its adapter's slot.
         """
         stages = lesson.stages
         experts = {stage: self._expert(stage) for stage in stages}
@@ -297,6 +307,10 @@ class Course:
                     num_tasks += len(chosen)
             self._router_accuracy = num_right / num_tasks
             rows.append(_Row(successes, [None] * len(stages)))
+        if self._sequence.settings.env_runners.engine == "vllm":
+            bank = str(self._write_bank(lesson.order, stages, list(experts.values())))
+            player = Contestant(f"{lesson.order}.{lesson.name}", "bank", bank, bank)
+            rows[-1] = self._row_of(player, stages)
         return rows
 
     def _learn_merged(self, lesson: _Lesson) -> list[_Row]:
@@ -351,13 +365,15 @@ class Course:
 
     def _play(self, player: Contestant, stage: str) -> float:
         """Returns a player's success on a stage's held-out tasks, played if need be."""
+        settings, examples = self._settings_of(stage), self._examples.get(player.name)
         with self._signals.immediately():
             summary = contest.evaluate(
-                self._settings_of(stage),
+                settings if examples is None else with_room(settings),
                 [player],
-                Methods(NUM_EXAMPLES if player.name in self._examples else 0),
+                Methods(0 if examples is None else NUM_EXAMPLES),
                 _evaluation_folder(self._folder, player.name, stage),
-                self._examples.get(player.name),
+                examples,
+                self._seat,
             )
         success: float = summary["policies"][player.name]["success_rate"]
         return success
@@ -366,7 +382,8 @@ class Course:
         """Returns the settings under which stages are evaluated, alone or mixed."""
         shared = self._sequence.of_stages(dict.fromkeys(stages, 1.0))
         own = make_run_settings(shared, self._base, "evaluation")
-        return own.model_copy(update={"evaluation": shared.evaluation})
+        played = {"evaluation": shared.evaluation, "env_runners": shared.env_runners}
+        return own.model_copy(update=played)
 
     def _in_context(self, name: str, stage: str) -> Contestant:
         """Returns the base with its last successes on training tasks of a stage in its prompts."""
@@ -378,7 +395,7 @@ class Course:
         folder = self._folder / "examples" / stage
         with self._signals.immediately():
             settings = settings.model_copy(update={"evaluation": own, "seed": seed})
-            contest.evaluate(settings, [self._base_player], Methods(), folder)
+            contest.evaluate(settings, [self._base_player], Methods(), folder, seat=self._seat)
         self._examples[player.name] = read_folder(folder)
         return player
 

@@ -3,13 +3,15 @@
 ```sh
 agentpeft lifelong arith5 --quick
 agentpeft lifelong arith5 --methods sequential,replay_5,bank --orders 3 --seeds 2
+agentpeft lifelong db9 base=db_bench_coder_05b --methods sequential,replay_5 --no-kl
 agentpeft lifelong my_sequence.toml training.num_iterations=100 --output outputs/mine
 ```
 
-A sequence is a name in apps/lifelong/sequences, or a TOML file with `[[stages]]`. After each
-stage, the held-out tasks of all stages are played. The same command continues an interrupted
-study. It writes results.json, matrix.csv, lifelong.html and matrices.png. Off a terminal, or with
---json, the last line on standard output is JSON.
+A sequence is a name in apps/lifelong/sequences, or a TOML file with `[[stages]]`; `base=CONFIG`
+learns its stages with the settings of that config, as of a real model. After each stage, the
+held-out tasks of all stages are played. The same command continues an interrupted study. It
+writes results.json, matrix.csv, lifelong.html and matrices.png. Off a terminal, or with --json, the
+last line on standard output is JSON.
 
 Exit status: 0 done; 1 a failure; 2 wrong input; 143, 130 or 129 stopped by SIGTERM, Ctrl-C or a
 hang-up of the terminal.

@@ -19,10 +19,12 @@ from agentpeft.apps.lifelong.course import Course, CourseResult, MethodResult
 from agentpeft.apps.lifelong.methods import METHODS, Method
 from agentpeft.apps.lifelong.scores import compute_kl_new, compute_kl_old
 from agentpeft.apps.lifelong.stage_runs import make_run_settings
+from agentpeft.apps.lifelong.study_engine import StudyEngine
 from agentpeft.apps.lifelong.task_sequence import TaskSequence
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.evaluating.players import seated
 from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.checkpoints import MANIFEST_FILE
@@ -99,14 +101,17 @@ def run_study(
     with signals.immediately():
         base = make_base(study.sequence.settings)
     folder.mkdir(parents=True, exist_ok=True)
-    with lock_run(folder):
+    shared = study.sequence.settings
+    num_evaluated = len(study.sequence.stages) if "router" in study.methods else 1
+    with lock_run(folder), StudyEngine(shared, base, num_evaluated) as engine:
         _check_plan(study.sequence, base, folder)
+        seat = engine.seated if shared.env_runners.engine == "vllm" else seated
         for number in range(study.num_seeds):
             seed = study.sequence.settings.seed + number
             settings = study.sequence.settings.model_copy(update={"seed": seed})
             own = replace(study.sequence, settings=settings)
             path, has_divergences = folder / f"seed-{seed}", study.has_divergences
-            course = Course(own, base, path, signals, has_divergences=has_divergences)
+            course = Course(own, base, path, signals, has_divergences=has_divergences, seat=seat)
             yield from _run_orders(course, study, seed)
 
 

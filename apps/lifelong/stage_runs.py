@@ -7,6 +7,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from agentpeft.apps.lifelong.study_engine import SHARED
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.reporting.run_data import read_run
@@ -24,6 +25,15 @@ from agentpeft.policies.settings.toml import with_overrides
 
 logger = logging.getLogger(__name__)
 _DONE = "done.json"
+_IN_STUDY = {
+    "shared_engines": SHARED,
+    "num_env_runners": 0,
+    "num_gpus_per_env_runner": 0.0,
+    "kv_cache_gib": None,
+    "serving": "auto",
+    "sleep_while_learning": False,
+}
+"""What a run leaves to the engine of its study."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,13 @@ def make_run_settings(
     *,
     adapter: Path | None = None,
     overrides: tuple[str, ...] = (),
+    has_own_engine: bool = False,
 ) -> Settings:
     """Returns the settings of a run on `base`, from a given adapter or a new one.
 
-    Nothing is evaluated in the run; that is done afterwards, for all stages. Raises: SettingsError.
+    Nothing is evaluated in the run; that is done afterwards, for all stages. With vLLM it plays and
+    learns in this process, and by the study's engine unless it `has_own_engine`, as where its base
+    is another one. Raises: SettingsError.
     """
     values = shared.model_dump()
     values |= {"experiment": name, "tiny": {}, "warm_start": {}}
@@ -58,6 +71,9 @@ def make_run_settings(
     values["evaluation"] |= {"num_tasks": 0, "interval": 0}
     if shared.is_rl:
         values["training"]["chats"] = None  # the warm start's, which made the base
+    if shared.env_runners.engine == "vllm" and not has_own_engine:
+        values |= {"max_adapter_lag": 0, "in_flight_updates": False}
+        values["env_runners"] |= _IN_STUDY
     values["output"] |= {"dir": OutputSettings().dir, "loggers": []}
     return Settings(**with_overrides(values, overrides))
 
@@ -68,7 +84,7 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
     Raises: SettingsError where the folder holds a run of other settings; Stopped.
     """
     done = run_dir / _DONE
-    if done.is_file():
+    if is_done(run_dir):
         _check_same(read_config(run_dir), settings, run_dir)
         return _read(done, run_dir)
     start = _start(settings, run_dir)
@@ -89,6 +105,11 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
     write_file(done, json.dumps(row).encode())
     logger.info("%s: %d tokens, %.0f s", run_dir.name, run.num_tokens, run.seconds)
     return run
+
+
+def is_done(run_dir: Path) -> bool:
+    """Returns whether `train` has nothing left to do in a folder."""
+    return (run_dir / _DONE).is_file()
 
 
 def folder_bytes(folder: Path) -> int:

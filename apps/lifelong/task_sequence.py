@@ -14,13 +14,15 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean, is_number, shown
 from agentpeft.launch.run.run_folder import CONFIGS, find_config
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.environment_kwargs import MIXTURE
+from agentpeft.policies.settings.environment_kwargs import MIXTURE, parse_value
 from agentpeft.policies.settings.toml import PRETRAINED, merge_settings, read_toml, with_overrides
 
 FOLDER = Path(__file__).parent / "sequences"
 _STAGE_KEYS = {"name", "id", "kwargs"}
 _STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _ENTRY_RISE = 0.15
+_NO_SETTINGS = ("base", "entry_rise")
+"""Keys of a sequence's file that are no settings, and that overrides may change."""
 
 
 @dataclass(frozen=True)
@@ -88,22 +90,35 @@ def read_sequence(
 
     The file is a config with `[[stages]]`, each a `name` and what it changes of `[environment]`;
     `entry_rise`; and `[quick]`, the settings that a quick look changes. In a config of a mixture,
-    without stages, each source is one. Raises: SettingsError.
+    without stages, each source is one. `overrides` may say `entry_rise` too, and `base`: the config
+    with whose settings the stages are learnt. Raises: SettingsError.
     """
     values = read_toml(find_config(name, FOLDER, "sequence"), CONFIGS)
-    quick, rise = values.pop("quick", None), values.pop("entry_rise", _ENTRY_RISE)
-    stages = values.pop("stages", None)
+    pairs = [override.partition("=") for override in overrides]
+    replaced = {key: text for key, _, text in pairs if key in _NO_SETTINGS}
+    overrides = ["".join(pair) for pair in pairs if pair[0] not in _NO_SETTINGS]
+    quick, stages = values.pop("quick", None), values.pop("stages", None)
+    rise = values.pop("entry_rise", _ENTRY_RISE)
+    rise = parse_value(replaced["entry_rise"]) if "entry_rise" in replaced else rise
     values.pop(PRETRAINED, None)  # its stages begin from the base that the sequence is about
     if is_quick:
         if not isinstance(quick, dict):
             raise SettingsError(f"{name} has no section quick: leave out --quick")
         values = merge_settings(values, quick)
+    if "base" in replaced:
+        values = _on_base(values, replaced["base"])
     if not (is_number(rise) and -1 <= rise <= 1):
         raise SettingsError(f"entry_rise must be a number from -1 to 1, got {shown(rise)}")
     values = with_overrides(values, overrides)
     sources = _to_sources(name, *_find_stages(stages, values.get("environment", {})))
     environment = {"id": MIXTURE, "kwargs": {"sources": sources}}
     settings = Settings(**{**values, "environment": environment})
+    _check(settings)
+    return TaskSequence(settings, tuple(source["name"] for source in sources), float(rise))
+
+
+def _check(settings: Settings) -> None:
+    """Raises: SettingsError on what stages cannot be learnt, or compared, with."""
     if settings.evaluation.num_tasks == 0:
         raise SettingsError("evaluation.num_tasks must be above 0: stages are compared by them")
     if not settings.lora.use_lora:
@@ -125,7 +140,31 @@ def read_sequence(
             "warm_start.num_steps makes the one base of all stages, which model.name "
             f"{settings.model.name!r} is already: set it to 0"
         )
-    return TaskSequence(settings, tuple(source["name"] for source in sources), float(rise))
+
+
+def _on_base(values: dict[str, Any], base: str) -> dict[str, Any]:
+    """Returns a config's settings, for as long and evaluated as a sequence's `values` say.
+
+    Raises: SettingsError where the stages are of another environment than the config's.
+    """
+    below = read_toml(find_config(base), CONFIGS)
+    below.pop(PRETRAINED, None)
+    ids = [side.get("environment", {}).get("id") for side in (values, below)]
+    if ids[0] != ids[1]:
+        raise SettingsError(
+            f"base {base!r} plays {ids[1]}, and the stages of {values.get('experiment')!r} are of "
+            f"{ids[0]}: take a config of that environment"
+        )
+    training = {"dynamic_sampling": False}
+    if length := values.get("training", {}).get("num_iterations"):
+        training["num_iterations"] = length
+    above = {
+        "experiment": f"{values.get('experiment')}-{Path(base).stem}",
+        "curriculum": {"sampling": "uniform"},
+        "training": training,
+        "evaluation": values.get("evaluation", {}),
+    }
+    return merge_settings(below, above)
 
 
 def _find_stages(stages: object, environment: Any) -> tuple[object, Any]:

@@ -136,6 +136,11 @@ def join_group(settings: Settings, name: str) -> tuple[ChatFormat, Engine]:
     from agentpeft.policies.engines.vllm.start import read_stop_tokens
 
     own = settings.env_runners
+    if own.num_env_runners == 0:
+        raise SettingsError(
+            f"env_runners.shared_engines: {name!r} is in a Ray cluster, and "
+            "env_runners.num_env_runners is 0"
+        )
     folder, tokenizer = find_base(settings)
     shape = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     dtype = choose_dtype(settings.model, torch.device("cpu"))

@@ -14,6 +14,7 @@ from math import isfinite
 from os import PathLike, fspath
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _MAX_NAMES = 40
 _MAX_NAME_CHARS = 200
@@ -178,3 +179,12 @@ def import_user_module(name: str) -> ModuleType:
                 )
             raise SettingsError(problem) from error
         raise
+
+
+def import_user_class(name: str) -> Any:
+    """Returns what a setting names as `module:Class`. Raises: SettingsError, as the import does."""
+    module, _, class_name = name.partition(":")
+    names = vars(import_user_module(module))
+    if class_name not in names:
+        raise SettingsError(f"{module} has no {class_name!r}")
+    return names[class_name]

@@ -49,6 +49,10 @@ def _look(settings: Settings, address: str | None) -> None:
         from agentpeft.policies.loop.callbacks import find_class
 
         find_class(settings.callbacks)
+    if settings.env_runners.agent:
+        from agentpeft.policies.engines.outside_agent import make_agent
+
+        make_agent(settings, None)
     if address is not None and settings.env_runners.num_env_runners == 0:
         raise SettingsError(
             f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"

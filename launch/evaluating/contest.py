@@ -3,12 +3,12 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from rich.console import Console
@@ -30,6 +30,7 @@ from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
+Seating: TypeAlias = Callable[[Settings, Contestant, Methods], AbstractContextManager[ReadyPlayer]]
 _MAX_ROUND = 128
 """Tasks that are played at once, and lost if that is interrupted."""
 _MANY = 8
@@ -115,12 +116,14 @@ def evaluate(
     methods: Methods,
     output: Path,
     examples: Sequence[EpisodeRecord] | None = None,
+    seat: Seating = seated,
 ) -> dict[str, Any]:
     """Plays all contestants' missing episodes, writes `output`, and returns the summary.
 
     `examples` are the episodes whose successes are replayed in prompts; None: each contestant's
-    own, as it plays. Raises: SettingsError where `output` is of other settings, and what a
-    contestant raises; where that keeps one from playing at all, before anything is written.
+    own, as it plays. `seat` opens a contestant's player. Raises: SettingsError where `output` is of
+    other settings, and what a contestant raises; where that keeps one from playing at all, before
+    anything is written.
     """
     if settings.evaluation.num_tasks == 0:
         raise SettingsError("evaluation.num_tasks is 0: nothing to play")
@@ -134,12 +137,15 @@ def evaluate(
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
     waiting = [contestant for contestant in contestants if files.missing(contestant)]
+    most = settings.env_runners.max_concurrent_episodes // settings.evaluation.samples_per_task
+    is_serial = methods.num_replayed > 0 and examples is None
+    at_once = 1 if is_serial else min(_MAX_ROUND, max(1, most))
     with _make_bar() as bar:
         for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
-            with _opened(settings, contestant, methods):
+            with _opened(seat(settings, contestant, methods)):
                 pass
         for contestant in contestants:
-            _play(settings, contestant, methods, files, examples, bar)
+            _play(contestant, seat(settings, contestant, methods), at_once, files, examples, bar)
             summary = files.write_results()
     return summary
 
@@ -161,37 +167,31 @@ def _make_bar() -> Progress:
 
 
 @contextmanager
-def _opened(
-    settings: Settings, contestant: Contestant, methods: Methods
-) -> Iterator[tuple[ReadyPlayer, EnvRunner]]:
+def _opened(seat: AbstractContextManager[ReadyPlayer]) -> Iterator[tuple[ReadyPlayer, EnvRunner]]:
     """Yields a contestant's player and the runner in which it plays. Raises: as `seated`."""
-    with (
-        seated(settings, contestant, methods) as ready,
-        closing(EnvRunner(ready.settings, player=ready.player)) as runner,
-    ):
+    with seat as ready, closing(EnvRunner(ready.settings, player=ready.player)) as runner:
         yield ready, runner
 
 
 def _play(
-    settings: Settings,
     contestant: Contestant,
-    methods: Methods,
+    seat: AbstractContextManager[ReadyPlayer],
+    at_once: int,
     files: EvaluationFiles,
     examples: Sequence[EpisodeRecord] | None,
     bar: Progress,
 ) -> None:
-    """Plays what is missing and keeps it; replaying its own, one task after the other."""
-    missing, samples = files.missing(contestant), settings.evaluation.samples_per_task
-    at_once = min(_MAX_ROUND, max(1, settings.env_runners.max_concurrent_episodes // samples))
-    size = 1 if methods.num_replayed and examples is None else at_once
+    """Plays what is missing, `at_once` tasks in a round, and keeps it."""
+    missing = files.missing(contestant)
     with ExitStack() as stack:
         if missing:
-            ready, runner = stack.enter_context(_opened(settings, contestant, methods))
+            ready, runner = stack.enter_context(_opened(seat))
+            samples = ready.settings.evaluation.samples_per_task
             ready.replay.add(files.records(contestant) if examples is None else examples)
         name, (task,) = say_policy(contestant.name), bar.task_ids
         bar.update(task, description=name, total=len(missing), completed=0)
-        for first in range(0, len(missing), size):
-            positions = missing[first : first + size]
+        for first in range(0, len(missing), at_once):
+            positions = missing[first : first + at_once]
             requests = [GroupRequest(p, samples, "eval") for p in positions]
             _, report = runner.sample(requests, partial(bar.advance, task))
             records = [ready.recount(record) for record in report.records]
@@ -200,12 +200,11 @@ def _play(
             files.append(contestant, records)
             num_played = first + len(positions)
             if num_played >= min(_MANY, len(missing)) and not files.records(contestant):
-                limit = (
-                    f"env_runners.episode_timeout_s ({settings.env_runners.episode_timeout_s:g})"
-                )
+                limit_s = ready.settings.env_runners.episode_timeout_s
+                silence = f"no answer within env_runners.episode_timeout_s ({limit_s:g})"
                 raise EngineError(
                     f"{contestant.name}: none of {num_played} tasks was played to its end: "
-                    f"{report.last_fault or f'no answer within {limit}'}"
+                    f"{report.last_fault or silence}"
                 )
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]

@@ -142,7 +142,7 @@ class Learner:
 
     def _move_baseline(self, groups: Sequence[EpisodeGroup]) -> float:
         """Returns the baseline of earlier updates (at first this mean return), and moves it."""
-        mean = float(np.mean([t.episode_return for group in groups for t in group.trajectories]))
+        mean = float(np.mean([t.episode_return for group in groups for t in group.episodes]))
         baseline = mean if self.baseline is None else self.baseline
         self.baseline = _BASELINE_MOMENTUM * baseline + (1 - _BASELINE_MOMENTUM) * mean
         return baseline
@@ -355,11 +355,12 @@ def compute_lr(training: TrainingSettings, iteration: int) -> float:
 
 def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     """Returns means over all episodes, those of dropped groups too, and their sampled tokens."""
-    episodes = [t for group in groups for t in group.trajectories]
+    episodes = [t for group in groups for t in group.episodes]
+    played = [t for group in groups for t in group.trajectories]
     return {
         "train/avg_reward": float(np.mean([t.episode_return for t in episodes])),
         "train/accuracy": float(np.mean([t.outcome is Outcome.SUCCESS for t in episodes])),
-        "train/num_tokens": int(sum(t.loss_mask.sum() for t in episodes)),
+        "train/num_tokens": int(sum(t.loss_mask.sum() for t in played)),
     }
 
 

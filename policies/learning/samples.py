@@ -72,11 +72,14 @@ def estimate_by_episode(
 ) -> list[Sample]:
     """Returns the samples with advantages; `samples` are whole groups, one after the other.
 
-    All tokens of an episode share what the algorithm's estimator makes of its return.
+    All tokens of an episode, in its branches too, share what the algorithm's estimator makes of its
+    return.
     """
+    is_episode = np.array([not sample.trajectory.is_branch for sample in samples], np.bool_)
     rewards = [np.array(sample.trajectory.turn_rewards, np.float32) for sample in samples]
-    returns = np.array([turns.sum() for turns in rewards], np.float32)
-    group_starts = np.flatnonzero(np.diff([sample.group for sample in samples])) + 1
+    returns = np.array([turns.sum() for turns in rewards], np.float32)[is_episode]
+    groups = np.array([sample.group for sample in samples])[is_episode]
+    group_starts = np.flatnonzero(np.diff(groups)) + 1
     if spec.has_moving_baseline:
         returns -= baseline
     advantages = np.concatenate(
@@ -86,7 +89,7 @@ def estimate_by_episode(
         advantages = whiten(advantages)
     return [
         replace(sample, advantages=np.full(sample.num_sampled_tokens, advantage, np.float32))
-        for sample, advantage in zip(samples, advantages, strict=True)
+        for sample, advantage in zip(samples, advantages[is_episode.cumsum() - 1], strict=True)
     ]
 
 

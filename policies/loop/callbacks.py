@@ -10,7 +10,7 @@ from agentpeft.envs.core.errors import (
     SettingsError,
     describe_error,
     did_you_mean,
-    import_user_module,
+    import_user_class,
     shown,
 )
 from agentpeft.policies.errors import TrainingError
@@ -103,13 +103,9 @@ def find_class(setting: str) -> type[Callbacks]:
 
     Raises: SettingsError.
     """
-    module_name, _, name = setting.partition(":")
     try:
-        module = import_user_module(module_name)
+        kind: type[Callbacks] = import_user_class(setting)
     except SettingsError as error:
         raise SettingsError(f"callbacks {setting!r}: {error}") from error
-    if name not in vars(module):
-        raise SettingsError(f"callbacks {setting!r}: {module_name} has no {name!r}")
-    kind: type[Callbacks] = vars(module)[name]
     check_class(kind)
     return kind

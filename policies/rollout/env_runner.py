@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from agentpeft.envs import DataError, EnvFault, UnknownTaskError
 from agentpeft.policies.delivery.probe import Proof, prove
@@ -31,6 +32,9 @@ from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.taken_groups import OpenGroup, TakenGroups
 from agentpeft.policies.rollout.turn_sampler import AbandonedEpisodeError, TurnSampler
 from agentpeft.policies.settings.config import Settings
+
+if TYPE_CHECKING:  # a run that our own loop plays does without it
+    from agentpeft.policies.engines.outside_agent import OutsideAgent
 
 logger = logging.getLogger(__name__)
 _MAX_ENV_THREADS = 64
@@ -54,6 +58,11 @@ class EnvRunner:
         self._stages, self._held_out = open_stages(settings), open_held_out(settings)
         player = player or make_player(settings)
         self._chat, self._engine, self._oracle = player.chat, player.engine, player.oracle
+        self._agent: OutsideAgent | None = None
+        if self._limits.agent:
+            from agentpeft.policies.engines.outside_agent import make_agent
+
+            self._agent = make_agent(settings, self._chat)
         most = self._limits.max_concurrent_episodes
         self._threads = EnvThreads(min(most, _MAX_ENV_THREADS), self._limits.step_timeout_s)
         self._taken = TakenGroups(most, self._open, self._play)
@@ -126,6 +135,9 @@ class EnvRunner:
 
     def close(self) -> None:
         """Closes engine, environments and threads; idempotent."""
+        if self._agent is not None:
+            self._taken.run(self._agent.close())
+            self._agent = None
         self._taken.close()
         self._engine.close()
         self._threads.close()
@@ -226,8 +238,12 @@ class EnvRunner:
                 from agentpeft.policies.rollout.scripted_play import oracle_actions
 
                 self._oracle[group.name_session(sample)] = oracle_actions(env, task)
-            agent = EngineAgent(episode, self._chat, complete)
-            episode.end(env, await play_episode(env, agent, self._threads.call))
+            if self._agent is None:
+                agent = EngineAgent(episode, self._chat, complete)
+                episode.end(env, await play_episode(env, agent, self._threads.call))
+            else:
+                played = self._agent.play(env, episode, complete, self._threads.call)
+                episode.end(env, await played)
         except AbandonedEpisodeError:
             pool.give_back(env)
             return None

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from agentpeft.policies.rollout.play import StepResult, reward_for
 class EpisodeBuilder:
     """An episode so far: a prompt, sampled turns, and what the environment said between them.
 
-    `context` is all that the next turn is sampled after, (T,): it is only ever appended to.
+    `context` is all that the next turn is sampled after, (T,): it is only ever appended to. An
+    agent that is not our own loop may have further conversations in its episode (`branches`).
     """
 
     def __init__(self, prompt: str, prompt_ids: Ids, chat: ChatFormat) -> None:
@@ -25,6 +27,8 @@ class EpisodeBuilder:
         self.episode_return = 0.0
         self.messages = [("system", chat.system_prompt)] if chat.system_prompt else []
         self.messages.append(("user", prompt))
+        self.branches: list[EpisodeBuilder] = []
+        self.first_turn = 0  # its number in the episode
         self._chat = chat
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
@@ -34,13 +38,14 @@ class EpisodeBuilder:
 
     @property
     def num_turns(self) -> int:
-        """Turns in which something was sampled."""
-        return len(self._turn_ends)
+        """Turns in which something was sampled, in its branches too."""
+        return len(self._turn_ends) + sum(branch.num_turns for branch in self.branches)
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Sampled tokens, stop tokens included."""
-        return int(sum(mask.sum() for mask in self._masks))
+        """Sampled tokens, stop tokens included, in its branches too."""
+        in_branches = sum(branch.num_sampled_tokens for branch in self.branches)
+        return int(sum(mask.sum() for mask in self._masks)) + in_branches
 
     def add_turn(self, completion: Completion, said: str) -> None:
         """Appends what was sampled, and its whole text."""
@@ -53,7 +58,7 @@ class EpisodeBuilder:
     def add_reward(self, reward: float) -> None:
         """Adds to the reward of the last turn; without turns it is in the return alone."""
         self.episode_return += reward
-        self._rewards += [0.0] * (self.num_turns - len(self._rewards))
+        self._rewards += [0.0] * (len(self._turn_ends) - len(self._rewards))
         if self._rewards:
             self._rewards[-1] += reward
 
@@ -72,6 +77,21 @@ class EpisodeBuilder:
         self.outcome = outcome or Outcome.CONTEXT_LIMIT
         if outcome is None:
             self.add_reward(reward_for(env, self.outcome))
+
+    def to_trajectories(self, adapter_version: int) -> list[Trajectory]:
+        """Returns it and its branches where something was sampled, each with the return."""
+        if not any(branch.num_turns for branch in self.branches):
+            return [self.to_trajectory(adapter_version)]
+        played = [b.to_trajectory(adapter_version) for b in (self, *self.branches) if b._turn_ends]
+        return [
+            replace(
+                trajectory,
+                turn_rewards=(*(0.0,) * (len(trajectory.turn_ends) - 1), self.episode_return),
+                outcome=self.outcome,
+                is_branch=number > 0,
+            )
+            for number, trajectory in enumerate(played)
+        ]
 
     def to_trajectory(self, adapter_version: int | None = None) -> Trajectory:
         """Returns the episode up to its last sampled token, of a group of `adapter_version`."""

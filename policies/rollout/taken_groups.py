@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from agentpeft.envs import Task
@@ -77,7 +78,7 @@ class OpenGroup:
         group, records = None, []
         if not self.is_given_up:
             learnt = [e for e in episodes.values() if e.num_turns] or episodes.values()
-            trajectories = tuple(episode.to_trajectory(version) for episode in learnt)
+            trajectories = tuple(chain.from_iterable(e.to_trajectories(version) for e in learnt))
             group = EpisodeGroup(group_id, task.task_id, task.skills, version, trajectories)
             records = [
                 EpisodeRecord(

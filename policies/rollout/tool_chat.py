@@ -161,13 +161,14 @@ class ToolChat(ChatFormat):
         asked = self._render([to_message("user", PROMPT)], asks=True)
         if not all(tool.name in asked for tool in tools):
             raise _refusal("has no tools")
-        self._calls = self._read_calls(asked.rpartition(PROMPT)[2])
+        self.calls = self._read_calls(asked.rpartition(PROMPT)[2])
+        """How calls are written and read."""
         self._check_calls()
         self._check_answers()
 
     def find_actions(self, said: str) -> list[FoundAction]:
         """Returns the action of each call in turn; of a turn without a call an invalid one."""
-        return find_actions(self._tools, self._calls.read(self.strip_thoughts(said)))
+        return find_actions(self._tools, self.calls.read(self.strip_thoughts(said)))
 
     def encode_action(self, action: str) -> Ids:
         """Returns the tokens of a turn whose call has this action; of no action, of its text."""
@@ -175,7 +176,7 @@ class ToolChat(ChatFormat):
             call = self._tools.find_call(action)
         except ValueError:
             return super().encode_action(action)
-        return self.encode_turn(self._calls.write(call))
+        return self.encode_turn(self.calls.write(call))
 
     def _write_answers(self, observations: Sequence[str]) -> str:
         return self._render_answers([to_message("user", PROMPT)], observations)
@@ -229,11 +230,11 @@ class ToolChat(ChatFormat):
     def _check_calls(self) -> None:
         """Raises: SettingsError unless calls are read as the template writes them."""
         calls = [self._make_call(f"one {_ODD}"), self._make_call("two")]
-        turns = [(self._before_action + self._calls.write(calls[0]), calls[:1])]
+        turns = [(self._before_action + self.calls.write(calls[0]), calls[:1])]
         with suppress(SettingsError):  # some templates have one call a turn
             turns.append((self._render_turn(*calls), calls))
         for text, expected in turns:
-            if list(self._calls.read(self.strip_thoughts(text))) != expected:
+            if list(self.calls.read(self.strip_thoughts(text))) != expected:
                 raise _refusal("writes calls that are not read")
 
     def _render_answers(self, history: Messages, answers: Sequence[str]) -> str:

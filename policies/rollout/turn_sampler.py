@@ -102,7 +102,7 @@ class TurnSampler:
         request = GenerationRequest(
             session=group.name_session(sample),
             prompt_ids=np.concatenate([episode.context, *sampled]) if sampled else episode.context,
-            seed=(*seed, episode.num_turns, *later),
+            seed=(*seed, episode.first_turn + episode.num_turns, *later),
             temperature=0.0 if is_greedy else self._limits.temperature,
             max_new_tokens=self._limits.max_new_tokens - sum(map(len, sampled)),
             prefix=group.name if is_shared and not sampled else None,

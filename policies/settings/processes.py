@@ -1,7 +1,7 @@
 """The settings of the processes that play and learn, and of what happens when one fails."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from pydantic.types import NonNegativeFloat
@@ -60,14 +60,20 @@ class EnvRunnerSettings(Section):
     """Sampling temperature of training; greedy evaluation does not read it. 0 is refused with
     RL.
     """
-    step_timeout_s: float = Field(default=60.0, gt=0)
-    """A step of the environment that takes longer is a fault: the episode is played again in
-    a fresh environment.
-    """
     episode_timeout_s: float = Field(default=600.0, gt=0)
     """Time of an episode, the engine's included. One that takes longer leaves its group,
-    counted in `sample/num_slow_episodes`.
+    counted in `sample/num_slow_episodes`. A step of the environment that takes longer than a tenth
+    of it is a fault: the episode is played again in a fresh environment.
     """
+    agent: dict[str, Any] = Field(default_factory=dict)
+    """Who plays in place of our own loop: `class` names it as `module:Class`, all else are its
+    keyword arguments, as for [a program of yours](gateway.md).
+    """
+
+    @property
+    def step_timeout_s(self) -> float:
+        """How long a step of the environment may take."""
+        return self.episode_timeout_s / 10
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
@@ -75,8 +81,9 @@ class EnvRunnerSettings(Section):
             yield f"env_runners.kv_cache_gib has no effect with engine {self.engine!r}"
         if self.shared_engines is not None:
             yield from self._conflicts_of_sharing(self.shared_engines, run)
-        if self.engine == "scripted" and self.serving != "auto":
-            yield f"env_runners.serving {self.serving!r} has no effect with engine 'scripted'"
+        if self.engine == "scripted" and (self.agent or self.serving != "auto"):
+            name = "agent" if self.agent else f"serving {self.serving!r}"
+            yield f"env_runners.{name} has no effect with engine 'scripted'"
         yield from self._conflicts_of_sleeping(run)
         num_gpus = self.num_gpus_per_env_runner
         if num_gpus > 1 and self.engine != "vllm":
@@ -141,8 +148,6 @@ class EnvRunnerSettings(Section):
             yield f"{name}: the engines are vLLM's, set env_runners.engine = 'vllm'"
         if self.serving == "fused" or not run.lora.use_lora:
             yield f"{name}: they serve adapters in slots, neither fused nor all weights"
-        if self.num_env_runners == 0:
-            yield f"{name}: they are in a Ray cluster, and env_runners.num_env_runners is 0"
         if self.num_gpus_per_env_runner > 0 or self.kv_cache_gib is not None:
             yield (
                 f"{name}: GPUs and memory for keys and values are the engines', so leave "

@@ -4,6 +4,7 @@ RETIRED = {
     "curriculum.demote_at": "stages only rise",
     "env_runners.num_cpus_per_env_runner": "set num_cpus_per_process, of runners and learners",
     "env_runners.placement_strategy": "Ray packs the runners on few machines",
+    "env_runners.step_timeout_s": "it is a tenth of env_runners.episode_timeout_s",
     "env_runners.num_threads": "set num_threads to what all runners have together",
     "fault_tolerance.max_probe_difference": "it is 0.001 in float32, 0.05 or more in bfloat16",
     "fault_tolerance.max_episode_retries": "an episode is played again up to 3 times",

@@ -12,23 +12,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from qwen_model import save_qwen
 from safetensors.numpy import load_file, save_file
 
 from agentpeft.apps.lifelong.combine_adapters import combine_adapters
 from agentpeft.apps.lifelong.course import read_folder
 from agentpeft.apps.lifelong.lifelong import main
 from agentpeft.apps.lifelong.lifelong_study import Study, run_study
-from agentpeft.apps.lifelong.methods import METHODS
+from agentpeft.apps.lifelong.methods import METHODS, NUM_EXAMPLES
+from agentpeft.apps.lifelong.stage_runs import make_run_settings
+from agentpeft.apps.lifelong.study_engine import SHARED, with_room
 from agentpeft.apps.lifelong.task_sequence import FOLDER, read_sequence
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.db_bench.skills import SKILLS as SQL_SKILLS
 from agentpeft.envs.os_interaction.skills import SKILLS as SHELL_SKILLS
 from agentpeft.launch.evaluating.adapter_bank import read_bank
 from agentpeft.launch.reporting.run_data import read_rows
-from agentpeft.launch.run.run_folder import find_adapter, lock_run
+from agentpeft.launch.run.run_folder import find_adapter, lock_run, read_start
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.checkpoints import write_config
 from agentpeft.policies.checkpointing.reading import read_config
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.open_adapters import merge_adapter, open_adapter
@@ -110,6 +114,45 @@ def test_lab51_has_a_stage_for_each_skill_of_both_environments():
         stage, *skills = task.skills
         assert stage in skills
         assert task.task_id.startswith(f"{stage}/")
+
+
+def test_db22_has_a_stage_for_each_sql_skill():
+    assert read_sequence("db22").stages == tuple(SQL_SKILLS)
+
+
+def test_a_base_gives_the_stages_another_model_with_its_settings(tmp_path):
+    plain = read_sequence("db9")
+    own = read_sequence(
+        "db9", ["base=db_bench_coder_05b", "entry_rise=-1", "training.num_groups=8"]
+    )
+    config = read_start(["db_bench_coder_05b"], []).settings
+    assert own.settings.experiment == "db9-db_bench_coder_05b"
+    assert (own.stages, own.entry_rise) == (plain.stages, -1.0)
+    for section in ("model", "lora", "learners", "env_runners", "warm_start"):
+        assert getattr(own.settings, section) == getattr(config, section)
+    changed = {"num_iterations": plain.settings.training.num_iterations, "num_groups": 8}
+    assert own.settings.training == config.training.model_copy(update=changed)
+    assert own.settings.evaluation == plain.settings.evaluation
+    first, *_ = own.settings.environment.kwargs["sources"]
+    assert first["kwargs"] == {"split": "train", "skills": ["where_single_condition"]}
+    assert not own.settings.deterministic
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "db_bench_coder_05b"\n[training]\nlr = 0.5\n', encoding="utf-8")
+    mine = read_sequence("db9", [f"base={file}"]).settings
+    assert (mine.experiment, mine.training.lr) == ("db9-mine", 0.5)
+
+
+def test_runs_with_vllm_play_in_the_studys_process_by_its_engine():
+    shared = read_sequence("db22").settings
+    settings = make_run_settings(shared, "base", "run")
+    assert settings.env_runners.shared_engines == SHARED
+    assert settings.env_runners.num_env_runners == 0
+    assert settings.learners == shared.learners
+    with pytest.raises(SettingsError, match="'study' is the engine of a lifelong study"):
+        make_player(settings)
+    other = make_run_settings(shared, "other", "run", has_own_engine=True)
+    assert other.env_runners == shared.env_runners
+    assert with_room(shared).env_runners.max_context_tokens == (1 + NUM_EXAMPLES) * 2048
 
 
 def test_the_sources_of_a_mixture_are_stages(tmp_path, capsys):
@@ -267,6 +310,55 @@ def test_a_study_killed_in_each_stage_goes_on_to_the_same_matrices(tiny, tmp_pat
         assert any(weight.any() for key, weight in ours.items() if "lora_B" in key)
 
 
+REAL = [
+    *("db9", "base=db_bench_coder_05b", "entry_rise=-1", "--stages", "where,insert", "--no-kl"),
+    *("model.dtype=float32", "lora.rank=2", "num_threads=1", "env_runners.max_new_tokens=4"),
+    *("env_runners.num_gpus_per_env_runner=0", "learners.num_gpus_per_learner=0"),
+    *("training.num_iterations=1", "training.num_groups=2", "training.group_size=2"),
+    *("training.num_minibatches=1", "evaluation.num_tasks=2"),
+]
+
+
+@pytest.mark.slow
+def test_a_real_models_study_is_run_and_resumed(tmp_path, capsys):
+    model, out = save_qwen(tmp_path / "model"), tmp_path / "out"
+    words = [*REAL, f"model.name={model}", "env_runners.num_env_runners=0", "--output", out]
+    words += ["env_runners.engine=transformers", "env_runners.kv_cache_gib="]
+    first = learn(capsys, *words, "--methods", "sequential")
+    assert first["stages"] == ["where", "insert"]
+    summary = learn(capsys, *words, "--methods", "sequential,replay_5")
+    for own in summary["methods"].values():
+        assert np.shape(own["matrix"]) == (2, 2)
+    assert summary["methods"]["sequential"] == first["methods"]["sequential"]
+    runs = {path.name for path in (out / "seed-0/runs").iterdir()}
+    chains = {f"order-0.{name}-1-insert" for name in ("sequential", "replay_5")}
+    assert runs == {"expert-where", "expert-insert", *chains}
+    run = read_config(out / "seed-0/runs/order-0.sequential-1-insert")
+    assert (run.model.name, run.training.lr) == (str(model), 1e-4)
+    records = read_folder(out / "seed-0/evaluations/order-0.sequential-1-insert/insert")
+    assert len(records) == 2
+    assert all("MySQL" in record.messages[0][1] for record in records)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_one_vllm_serves_all_runs_and_evaluations_of_a_study(vllm, tmp_path, capsys):
+    model, out = save_qwen(tmp_path / "model", hidden_size=128), tmp_path / "out"
+    words = [*REAL, f"model.name={model}", "env_runners.kv_cache_gib=0.2", "--output", out]
+    summary = learn(capsys, *words, "--methods", "router")
+    assert np.shape(summary["methods"]["router"]["matrix"]) == (2, 2)
+    runs = sorted((out / "seed-0/runs").iterdir())
+    assert [run.name for run in runs] == ["expert-insert", "expert-where"]
+    for run in runs:
+        rows = read_rows(run / "metrics.jsonl")
+        (proof,) = [row["delivery/probe_max"] for row in rows if "delivery/probe_max" in row]
+        assert proof < 1e-3
+    with pytest.raises(SettingsError, match="is the engine of a lifelong study"):
+        make_player(read_config(runs[0]))  # it has ended
+    served = out / "seed-0/evaluations/order-0.router/insert"
+    assert len(read_folder(served)) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny, tmp_path, capsys):
@@ -321,6 +413,15 @@ def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, caps
         (["db9", "curriculum.sampling=frontier"], "curriculum.sampling must be 'uniform' and"),
         (["arith5", "training.dynamic_sampling=true"], "training.dynamic_sampling false"),
         (["arith5", "model.adapter=somewhere"], "leave out model.adapter"),
+        (
+            ["db9", "base=db_bench_coder"],
+            "unknown config 'db_bench_coder'; did you mean 'db_bench_co",
+        ),
+        (
+            ["db9", "base=gsm8k_coder_15b"],
+            "plays AgentPEFT/GSM8K-v0, and the stages of 'db9' are of",
+        ),
+        (["db9", "entry_rise=2"], "entry_rise must be a number from -1 to 1, got 2"),
         (["arith5", "evaluation.num_tasks=0"], "evaluation.num_tasks must be above 0"),
         (["arith5", "training.shuffle_rewards=true"], "method 'sft': "),
         (["arith5", "lora.rank=0"], "lora.rank must be >= 1"),

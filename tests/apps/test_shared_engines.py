@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from ray_cluster import ray_head
 
+from agentpeft.envs import SettingsError
 from agentpeft.launch.run.metric_writers import read_metrics
+from agentpeft.policies.engines.player import make_player
+from agentpeft.policies.settings.config import Settings
 
 CLI = [sys.executable, "-m", "agentpeft.launch.cli"]
 MODEL = [
@@ -29,8 +32,6 @@ RUN = [
     "env_runners.engine=vllm",
     "env_runners.shared_engines=agentpeft.apps.shared_engines:sweep",
 ]
-
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @contextmanager
@@ -58,6 +59,16 @@ def train(env, folder, *words):
     return subprocess.Popen(command, env=env, cwd=folder, **quiet)
 
 
+def test_a_run_without_ray_is_told_that_the_engines_are_in_a_cluster():
+    runners = {"engine": "vllm", "num_env_runners": 0}
+    named = runners | {"shared_engines": "agentpeft.apps.shared_engines:sweep"}
+    with pytest.raises(SettingsError, match="'sweep' is in a Ray cluster, and"):
+        make_player(Settings(env_runners=named))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_two_runs_of_a_sweep_play_with_one_engine(vllm, tmp_path):
     with ray_head(Path(sys.executable), {"AGENTPEFT_CACHE": str(tmp_path / "cache")}) as env:
         with engines(env, tmp_path) as served:

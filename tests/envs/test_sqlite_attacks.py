@@ -86,5 +86,5 @@ def test_a_table_whose_definition_is_long_is_usable(database: SqliteDatabase) ->
 
 
 def test_keys_of_long_texts_are_not_kept() -> None:
-    assert collation_key("É" * 1000) == "e" * 1000
+    assert collation_key("É" * 1000) == collation_key("e" * 1000)
     assert collation_key("É" * 1000) is not collation_key("É" * 1000)

@@ -309,3 +309,57 @@ def test_a_worker_finds_a_package_that_is_not_installed(tmp_path: Path) -> None:
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout == "True None\n", done.stderr
+
+
+ODD = Table(
+    "odd",
+    tuple(
+        Column(name, declared)
+        for name, declared in (
+            ("level", "ENUM('low', 'high')"),
+            ("founded", "YEAR"),
+            ("photo", "BLOB"),
+            ("code", "INT(5) ZEROFILL"),
+            ("mark", "TEXT(50)"),
+        )
+    ),
+    (("low", 1999, "x", 7, "😀"), ("high", 2024, "y", 8, "👍"), (None, None, None, None, "か")),
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT level, founded FROM odd WHERE level = 'LOW'", (("low", 1999),)),
+        ("SELECT COUNT(DISTINCT level), MAX(founded) FROM odd", ((2, 2024),)),
+        ("SELECT founded FROM odd WHERE mark = '👍'", ((2024,),)),
+        ("SELECT COUNT(*) FROM odd WHERE mark = 'a'", ((0,),)),
+        ("UPDATE odd SET founded = 2000", ()),
+        ("SELECT level FROM odd ORDER BY level", "1235"),
+        ("SELECT MAX(level) FROM odd", "1235"),
+        ("SELECT 1 FROM odd WHERE level = 2", "1235"),
+        ("SELECT 1 FROM odd WHERE founded = 99", "1235"),
+        ("UPDATE odd SET level = 'low'", "1235"),
+        ("UPDATE odd SET founded = 70", "1235"),
+        ("SELECT * FROM odd", "1235"),
+        ("SELECT 1 FROM odd WHERE photo = 'X'", "1235"),
+        ("SELECT CONCAT(code) FROM odd", "1235"),
+        ("SELECT mark FROM odd ORDER BY mark", "1235"),
+        ("SELECT 1 FROM odd WHERE mark > 'a'", "1235"),
+        ("SELECT 1 FROM odd WHERE mark = 'カ'", "1235"),
+        ("DELETE FROM odd ORDER BY mark LIMIT 1", "1235"),
+    ],
+)
+def test_types_and_characters_that_are_not_done_exactly_are_refused(database, sql, expected):
+    session = database.open((ODD,))
+    result = session.execute(sql)
+    assert (result.error.split()[0] if result.error else result.rows) == expected
+    session.close()
+
+
+def test_autocommit_that_is_on_already_commits_nothing(database):
+    session = database.open((SHOP,))
+    result = session.execute("BEGIN; DELETE FROM shop; SET autocommit = 1; ROLLBACK")
+    assert result.error is None
+    assert session.execute("SELECT COUNT(*) FROM shop").rows == ((1,),)
+    session.close()

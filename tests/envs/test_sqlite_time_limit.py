@@ -34,7 +34,7 @@ EXPRESSIONS = [
     "CONCAT(REPEAT('a', 15000), {a}) LIKE '%a%a%a%a%_a_a_a_a%b'",
     "FIND_IN_SET({a}, REPEAT('é,', 7000))",
     "LENGTH(REPLACE(CONCAT(REPEAT('a', 15000), {a}), CONCAT(REPEAT('a', 7000), 'b'), 'c'))",
-    "LOCATE(CONCAT(REPEAT('a', 7000), 'b'), CONCAT(REPEAT('a', 15000), {a}))",
+    "INSTR(CONCAT(REPEAT('a', 15000), {a}), CONCAT(REPEAT('a', 7000), 'b'))",
     "SUBSTRING_INDEX(CONCAT(REPEAT('a', 15000), {a}), 'aa', -7000) IS NULL",
     "LENGTH(TRIM('a' FROM CONCAT(REPEAT('a', 15000), {a})))",
     "CONCAT(REPEAT('é', 7000), {a}) = CONCAT(REPEAT('É', 7000), {a})",

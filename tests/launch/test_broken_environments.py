@@ -15,7 +15,7 @@ experiment = "tiny"
 num_threads = 1
 tiny = {hidden_size = 32, num_layers = 2}
 warm_start = {num_steps = 0}
-env_runners = {num_env_runners = 0, max_new_tokens = 4, step_timeout_s = 1}
+env_runners = {num_env_runners = 0, max_new_tokens = 4, episode_timeout_s = 10}
 training = {num_iterations = 1, num_groups = 2, group_size = 2}
 evaluation = {num_tasks = 2}
 output = {loggers = ["episodes"]}

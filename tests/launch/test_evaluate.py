@@ -22,7 +22,7 @@ from agentpeft.envs import Outcome
 from agentpeft.envs.db_bench.tools import TOOLS as DB
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.evaluate import main
-from agentpeft.launch.evaluating.comparison import compare
+from agentpeft.launch.evaluating.comparison import bootstrap_interval, compare
 from agentpeft.launch.evaluating.merging import base_settings
 from agentpeft.launch.reporting.run_data import to_record
 from agentpeft.launch.run.run_folder import find_adapter
@@ -134,24 +134,43 @@ def test_adapters_are_compared_side_by_side(evaluate, run_dir):
     assert oracle["num_worse"] == round(-20 * oracle["difference"])
 
 
-def test_a_paired_interval_is_agresti_and_min_s():
+def quantiles_of_draws(differences):
+    """Returns the exact quantiles of the mean of as many draws, and two more, of -1, 0 and 1."""
+    size = len(differences) + 2
+    weights = [differences.count(-1) + 0.5, differences.count(0) + 1, differences.count(1) + 0.5]
+    chances = np.ones(1)
+    for _ in range(size):
+        chances = np.convolve(chances, np.array(weights) / size)
+    sums = np.arange(-size, size + 1)
+    return [sums[np.searchsorted(np.cumsum(chances), share)] / size for share in (0.025, 0.975)]
+
+
+def test_a_paired_interval_is_a_bootstrap_with_half_a_task_more_in_each_cell():
     rates, others = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.0, 9: 1.0}, {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0}
     found = compare("a", "b", rates, others)
     assert (found.num_tasks, found.num_better, found.num_worse) == (4, 2, 1)
     assert found.difference == pytest.approx(0.125)  # of 1, 0, 0.5 and -1
-    centre, variance = 0.5 / 6, (1 + 0.25 + 1 + 1) / 6 - (0.5 / 6) ** 2
-    half = 1.96 * (variance / 6) ** 0.5
-    assert (found.low, found.high) == pytest.approx((centre - half, centre + half))
-    alike = compare("a", "b", rates, rates)
-    assert alike.difference == 0 and alike.low == -alike.high < 0
-    # Whole tasks: both 58, one 8, the other 35, neither 60, and half a task more of each
-    table = {"both": (58, 1.0, 1.0), "one": (8, 1.0, 0.0), "other": (35, 0.0, 1.0)}
-    pairs = [(a, b) for number, a, b in table.values() for _ in range(number)] + [(0.0, 0.0)] * 60
-    found = compare("a", "b", *(dict(enumerate(side)) for side in zip(*pairs, strict=True)))
+    assert found == compare("a", "b", rates, others)
+    for better, worse, equal in ((2, 0, 1), (0, 0, 50), (35, 0, 15), (8, 35, 118)):
+        differences = [1.0] * better + [-1.0] * worse + [0.0] * equal
+        exact = quantiles_of_draws(differences)
+        one_step = 1 / (len(differences) + 2)
+        assert bootstrap_interval([differences]) == pytest.approx(exact, abs=1.01 * one_step)
+    # Whole tasks: both 58, one 8, the other 35, neither 60, and half a task more of each: Agresti
+    # and Min's interval
     p10, p01, n = 8.5 / 163, 35.5 / 163, 163
     error = ((p10 + p01 - (p10 - p01) ** 2) / n) ** 0.5
-    assert found.low == pytest.approx(p10 - p01 - 1.96 * error)
-    assert found.high == pytest.approx(p10 - p01 + 1.96 * error)
+    expected = [p10 - p01 + sign * 1.96 * error for sign in (-1, 1)]
+    assert bootstrap_interval([differences]) == pytest.approx(expected, abs=0.005)
+
+
+def test_an_interval_over_seeds_is_wider_where_seeds_differ():
+    same, other = [1.0] * 50 + [0.0] * 50, [1.0] * 90 + [0.0] * 10
+    low, high = bootstrap_interval([same] * 3)
+    assert low < 0.5 * 100 / 102 < high
+    assert high - low < 0.8 * np.subtract(*bootstrap_interval([same])[::-1])
+    wide = bootstrap_interval([same, other, [0.0] * 100])
+    assert wide[1] - wide[0] > 3 * (high - low)
 
 
 def test_it_goes_on_where_it_was_cut_off(evaluate, tmp_path):

@@ -1,6 +1,7 @@
 """Each estimator against numbers made by hand or by the statistics module."""
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,14 @@ def test_moving_baseline_is_subtracted():
     group = make_group(0, [make_trajectory([1], [2], reward) for reward in (0, 1)])
     samples = make_samples_of([group], "reinforce", baseline=0.25)
     assert [s.advantages.tolist() for s in samples] == [[-0.25], [0.75]]
+
+
+def test_branches_share_their_episode_s_advantage_and_count_once():
+    played = [make_trajectory([1], [2], reward) for reward in (1, 1, 0)]
+    played[1] = replace(played[1], is_branch=True)
+    groups = [make_group(number, played) for number in range(2)]
+    samples = make_samples_of(groups, "dr_grpo")
+    assert [s.advantages.tolist() for s in samples] == [[0.5], [0.5], [-0.5]] * 2
 
 
 def test_leave_one_out_compares_with_the_mean_of_the_others():

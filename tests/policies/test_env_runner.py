@@ -259,7 +259,7 @@ def test_what_no_step_may_return_is_a_fault_that_names_its_place(build, change, 
 
 
 def test_a_hanging_step_is_a_fault(build):
-    runner = build(lambda session, turn: "hang", "env_runners.step_timeout_s=0.1")
+    runner = build(lambda session, turn: "hang", "env_runners.episode_timeout_s=1")
     word_env.FAULTS[task_of(runner, 0)] = 1
     start_s = time.monotonic()
     (group,), report = play(runner, (0, 1))

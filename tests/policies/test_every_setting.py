@@ -120,7 +120,7 @@ ELSEWHERE = {
     "env_runners.sleep_while_learning": "policies/test_sleeping_engines.py",
     "env_runners.kv_cache_gib": "policies/vllm_engine/test_vllm_settings.py",
     "env_runners.max_concurrent_episodes": "policies/test_env_runner.py",
-    "env_runners.step_timeout_s": "policies/test_env_runner.py",
+    "env_runners.agent": "apps/test_gateway.py",
     "env_runners.episode_timeout_s": "policies/test_env_runner.py",
     "training.teacher": "policies/test_teacher.py",
     "training.shuffle_rewards": "policies/test_control.py",

@@ -68,7 +68,7 @@ def text_of(chat, ids):
 
 def write(chat, tool_name, **arguments):
     """Returns a call's text."""
-    return chat._calls.write(ToolCall(tool_name, arguments))
+    return chat.calls.write(ToolCall(tool_name, arguments))
 
 
 def calls_of(*calls):

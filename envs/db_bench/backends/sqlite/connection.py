@@ -186,9 +186,13 @@ class GuardedConnection:
             result = _fetch(cursor, transaction.max_rows)
             if self._deadline.is_missed:
                 raise StatementInterrupted
+            if self._deadline.refusal is not None:
+                raise self._deadline.refusal
             return result
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
             cause = self._functions and self._functions.take()
+            if self._deadline.refusal is not None:
+                raise self._deadline.refusal from None
             is_late = self._deadline.is_missed or isinstance(cause, StatementInterrupted)
             if is_late or vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
                 raise StatementInterrupted from None

@@ -48,7 +48,6 @@ _COMMITTING = (
     StatementKind.BEGIN,
     StatementKind.COMMIT,
     StatementKind.DEFINITION,
-    StatementKind.AUTOCOMMIT_ON,
 )
 _INTERNAL_ERRORS = (
     ArithmeticError,
@@ -152,7 +151,7 @@ class SqliteSession(Closable):
         kind = translation.kind
         if kind is StatementKind.ROLLBACK:
             self._roll_back()
-        elif kind in _COMMITTING:
+        elif kind in _COMMITTING or (kind is StatementKind.AUTOCOMMIT_ON and not self._autocommits):
             self._before_transaction = None
         if kind in (StatementKind.AUTOCOMMIT_ON, StatementKind.AUTOCOMMIT_OFF):
             self._autocommits = kind is StatementKind.AUTOCOMMIT_ON

@@ -15,7 +15,7 @@ _OUT_OF_MEMORY = MySQLError(
 )
 _BAD_TEXT = MySQLError(1300, "HY000", "Cannot convert string to utf8mb4")
 _BY_CODE = {
-    sqlite3.SQLITE_TOOBIG: PACKET_TOO_BIG,
+    sqlite3.SQLITE_TOOBIG: Mistake.NOT_SUPPORTED("values of more than 256 KiB"),
     sqlite3.SQLITE_NOMEM: _OUT_OF_MEMORY,
     sqlite3.SQLITE_AUTH: MySQLError(
         1142, "42000", "command denied to user 'agent'@'%' for this object"

@@ -46,10 +46,11 @@ TEMPORALS = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME})
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """A type. `length` is bits of an integer, digits of a decimal, most characters of a text.
+    """A type. `length`: bits of an integer or a TIMESTAMP, digits of a decimal, most characters.
 
     `scale`: decimals. `is_exact` False: SQLite's value has more than these (AVG, `/`).
-    `is_padded`: a CHAR, which loses the spaces at its end.
+    `is_padded`: a CHAR, which loses the spaces at its end. `is_partial`: a task's ENUM, SET, YEAR,
+    FLOAT(5,2) or DATETIME(3), which is read and compared. `is_opaque`: no statement may name it.
     """
 
     kind: Kind
@@ -58,6 +59,8 @@ class SqlType:
     is_unsigned: bool = False
     is_exact: bool = True
     is_padded: bool = False
+    is_partial: bool = False
+    is_opaque: bool = False
 
 
 INTEGER = SqlType(Kind.INTEGER, length=64)
@@ -77,26 +80,30 @@ _TYPES = {
     "BIGINT": INTEGER,
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC", "FIXED"), SqlType(Kind.DECIMAL, length=10)),
     "FLOAT": SqlType(Kind.FLOAT),
-    "DOUBLE": DOUBLE,
+    **dict.fromkeys(("DOUBLE", "REAL"), DOUBLE),
     "CHAR": SqlType(Kind.TEXT, length=1, is_padded=True),
     "VARCHAR": TEXT,
     "TINYTEXT": SqlType(Kind.TEXT, length=255),
     "TEXT": SqlType(Kind.TEXT, length=65535),
     **dict.fromkeys(("MEDIUMTEXT", "LONGTEXT"), TEXT),
     "DATE": DATE,
-    **dict.fromkeys(("DATETIME", "TIMESTAMP"), DATETIME),
+    "DATETIME": DATETIME,
+    "TIMESTAMP": SqlType(Kind.DATETIME, length=32),
     "TIME": SqlType(Kind.TIME),
 }
 _OTHERS = {
-    "YEAR": SqlType(Kind.INTEGER, length=16),
-    **dict.fromkeys(("BIT", "SERIAL"), INTEGER),
-    **dict.fromkeys(("ENUM", "SET", "JSON", "BINARY", "VARBINARY"), TEXT),
-    **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB"), TEXT),
-    "REAL": DOUBLE,
+    "YEAR": SqlType(Kind.INTEGER, length=16, is_partial=True),
+    **dict.fromkeys(("ENUM", "SET"), SqlType(Kind.TEXT, is_partial=True)),
+    **dict.fromkeys(("BIT", "SERIAL"), SqlType(Kind.INTEGER, length=64, is_opaque=True)),
+    **dict.fromkeys(
+        ("JSON", "BINARY", "VARBINARY", "BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB"),
+        SqlType(Kind.TEXT, is_opaque=True),
+    ),
 }
 """Types of MySQL that are not done. A task's column is held as the type beside it."""
-TYPE_NAMES = frozenset({*_TYPES, *_OTHERS, "NCHAR", "NATIONAL", "GEOMETRY", "POINT"})
-_SIZED = frozenset({"CHAR", "VARCHAR", "TEXT"})
+TYPE_NAMES = frozenset(_TYPES)
+_MOST = {"CHAR": 255, "VARCHAR": 16383}
+"""The most characters of a text."""
 _TYPE = re.compile(
     r"\s*([A-Z]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(UNSIGNED)?(.*)",
     re.ASCII | re.IGNORECASE | re.DOTALL,
@@ -112,16 +119,20 @@ def parse_type(declared: str, is_task: bool = False) -> SqlType:
     match = _TYPE.match(declared)
     name = match[1].upper() if match else ""
     kind = _TYPES.get(name) or (_OTHERS.get(name) if is_task else None)
-    if match is None or name not in TYPE_NAMES or (name == "VARCHAR" and not match[2]):
+    if match is None or kind is None or (name == "VARCHAR" and not match[2]):
         raise Mistake.SYNTAX(declared, 1)
     sizes = [int(size) for size in match.groups()[1:3] if size]
-    is_sized = name in _SIZED or (kind is not None and kind.kind in (Kind.INTEGER, Kind.DECIMAL))
-    is_long = name not in _SIZED and sizes and sizes[0] > MAX_EXACT_DIGITS
-    if kind is None or (not is_task and ((sizes and not is_sized) or is_long or match[4])):
+    is_sized = name in _MOST or kind.kind in (Kind.INTEGER, Kind.DECIMAL)
+    is_long = sizes[:1] > [_MOST.get(name, MAX_EXACT_DIGITS)] or sizes[1:] > sizes[:1]
+    if not is_task and ((sizes and not is_sized) or is_long or match[4]):
         raise Mistake.NOT_SUPPORTED(declared)
+    is_rounded = bool(sizes[1:] if kind.kind in FLOATS else sizes and kind.kind in TEMPORALS)
+    is_partial = kind.is_partial or is_rounded
+    is_opaque = kind.is_opaque or "ZEROFILL" in match[5].upper()
+    kind = replace(kind, is_partial=is_partial, is_opaque=is_opaque)
     if kind.kind is Kind.DECIMAL and sizes:
         kind = replace(kind, length=sizes[0], scale=sizes[1] if sizes[1:] else 0)
-    elif name in _SIZED and sizes:
+    elif name in _MOST and sizes:
         kind = replace(kind, length=sizes[0])
     return replace(kind, is_unsigned=True) if match[4] else kind
 
@@ -219,7 +230,10 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
         is_rounded = any(t == ROUNDED for t in known)
         return known[0] if kinds == {Kind.FLOAT} else ROUNDED if is_rounded else DOUBLE
     if len(kinds) == 1:
-        return replace(known[0], scale=scale, is_exact=is_exact)
+        length = max(t.length or 64 for t in known) if kinds == {Kind.INTEGER} else None
+        is_partial = any(t.is_partial for t in known)
+        kind = replace(known[0], scale=scale, is_exact=is_exact)
+        return replace(kind, length=length, is_partial=is_partial)
     if kinds <= NUMBERS:
         return SqlType(Kind.DECIMAL, scale, is_exact=is_exact)
     return DATETIME if kinds == {Kind.DATE, Kind.DATETIME} else TEXT

@@ -41,7 +41,7 @@ def compile_insert(node: nodes.Insert, schema: Schema) -> str:
     names = ", ".join(quote_name(column.name) for column in columns)
     start = f"INSERT INTO {quote_name(table.name)} ({names})"
     if isinstance(node.source, nodes.Query):
-        return f"{start} {_query_to_insert(node.source, columns, schema)}"
+        return f"{start} {_query_to_insert(node.source, table, columns, schema)}"
     scope = Scope(schema, refused=table.by_name)
     lines = []
     for number, values in enumerate(node.source, start=1):
@@ -52,10 +52,16 @@ def compile_insert(node: nodes.Insert, schema: Schema) -> str:
     return f"{start} VALUES {', '.join(lines)}"
 
 
-def _query_to_insert(node: nodes.Query, columns: list[ColumnSchema], schema: Schema) -> str:
+def _query_to_insert(
+    node: nodes.Query, table: TableSchema, columns: list[ColumnSchema], schema: Schema
+) -> str:
     query = compile_query(node, Scope(schema))
     if len(query.columns) != len(columns):
         raise Mistake.COLUMN_COUNT(1)
+    is_kept = f"main.{quote_name(table.name)} AS" in query.sql  # as a table, before it is inserted
+    kinds = [column.type for column in query.columns]
+    if is_kept and any(kind.kind is types.Kind.FLOAT or not kind.is_exact for kind in kinds):
+        raise Mistake.NOT_SUPPORTED("INSERT of a FLOAT or a quotient of the table itself")
     pairs = zip(query.columns, columns, strict=True)
     values = (
         store(Fragment(f"c{index}", own.type), column) for index, (own, column) in enumerate(pairs)
@@ -127,6 +133,7 @@ _SYNONYMS = {
     **dict.fromkeys(("boolean", "bool"), "tinyint(1)"),
     **dict.fromkeys(("numeric", "dec", "fixed"), "decimal"),
     "integer": "int",
+    "real": "double",
 }
 Definition = tuple[tuple[str, ...], Schema]
 """What a change of the schema does: SQLite's statements, and the schema after them."""
@@ -188,6 +195,8 @@ def _declared(column: ColumnSchema) -> str:
 def describe(node: nodes.TableName, schema: Schema) -> CompiledQuery:
     """Answers DESCRIBE: no column has a key, a default or a rule. Raises: MySQLError (1146)."""
     columns = find_table(node, schema).columns
+    if any(column.type.is_partial and "'" in column.declared for column in columns):
+        raise Mistake.NOT_SUPPORTED("DESCRIBE of ENUM and SET")
     return _query([(c.name, _declared(c), "YES", "", None, "") for c in columns], 6)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
@@ -15,6 +16,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
+    ordered,
     rounded,
     to_number,
     to_temporal,
@@ -45,6 +47,7 @@ def _constant(node: nodes.Constant, scope: Scope) -> Fragment:
     return Fragment(types.quote_text(text), types.TEXT, literal=text)
 
 
+@lru_cache(maxsize=1024)
 def _number_type(text: str) -> SqlType:
     """Returns a number's type. Raises: MySQLError (1235) for one too long for a double."""
     if "e" in text.lower():
@@ -151,7 +154,7 @@ def _operator(node: nodes.Operator, scope: Scope) -> Fragment:
     if operator.endswith("LIKE"):
         return _like(to_text(values[0]), to_text(values[1]), operator)
     if operator.endswith("BETWEEN"):
-        first, low, high = align(values)
+        first, low, high = align(values, is_order=True)
         return Fragment(f"({first} {operator} {low} AND {high})", types.INTEGER)
     sql = values[0].sql if operator.endswith("NULL") else to_number(values[0]).sql
     return Fragment(f"(NOT {sql})" if operator == "NOT" else f"({sql} {operator})", types.INTEGER)
@@ -165,12 +168,25 @@ def _like(value: Fragment, pattern: Fragment, operator: str) -> Fragment:
     return Fragment(sql, types.INTEGER)
 
 
+_UNROUNDED = types.FLOATS | {Kind.TEXT}
+"""What a quotient is compared with in all of its digits."""
+
+
+def _is_quotient(value: Fragment) -> bool:
+    """Returns whether decimals were divided for it; of an AVG the rounded value is compared."""
+    has_division = "my_quotient(" in value.sql or "AS REAL) / " in value.sql
+    return has_division and value.type.kind is Kind.DECIMAL and not value.type.is_exact
+
+
 @handles("=", "<>", ">", ">=", "<", "<=", "<=>")
 def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
-    left, right = (rounded(compile_expression(operand, scope)) for operand in node.operands)
+    values = [compile_expression(operand, scope) for operand in node.operands]
+    left, right = map(rounded, values)
+    if any(map(_is_quotient, values)) and {left.type.kind, right.type.kind} & _UNROUNDED:
+        raise Mistake.NOT_SUPPORTED("a quotient beside a text or a floating-point number")
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
-    first, second = align([left, right])
+    first, second = align([left, right], is_order=node.operator in ("<", ">", "<=", ">="))
     operator = "IS" if node.operator == "<=>" else node.operator
     return Fragment(f"({first} {operator} {second})", types.INTEGER)
 
@@ -302,18 +318,6 @@ def _whole(function: str, values: list[Fragment]) -> Fragment:
     return Fragment(f"{function}({value.sql})", kind)
 
 
-def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
-    """A date plus or minus an INTERVAL."""
-    base, amount, unit = values
-    is_whole = amount.type.kind is Kind.INTEGER or (amount.literal or "").isdigit()
-    if base.type.kind not in (Kind.DATE, Kind.DATETIME) or not is_whole:
-        raise Mistake.NOT_SUPPORTED(f"INTERVAL of {amount.type.kind} and {base.type.kind}")
-    is_date = base.type.kind is Kind.DATE and unit.literal in dates.DATE_UNITS
-    unit_sql = _convert("u", unit, "INTERVAL")
-    sql = f"my_date_add({base.sql}, {sign} * {amount.sql}, {unit_sql}, {int(is_date)})"
-    return Fragment(sql, types.DATE if is_date else types.DATETIME)
-
-
 def _date(values: list[Fragment]) -> Fragment:
     if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
         raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
@@ -322,33 +326,32 @@ def _date(values: list[Fragment]) -> Fragment:
 
 _SIGNATURES = {
     types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) trim(t) ltrim(t)
-        rtrim(t) replace(ttt) dayname(d) monthname(d) date_format(dt)""",
-    types.INTEGER: """length(t) char_length(t) locate(ttx?) instr(tt) isnull(a) datediff(dd)
-        timestampdiff(udd) year(d) quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d)
-        hour(m) minute(m) second(m)""",
+        rtrim(t) replace(ttt)""",
+    types.INTEGER: """length(t) char_length(t) instr(tt) isnull(a) datediff(dd)
+        timestampdiff(udd) year(d) month(d) day(d)""",
     types.DATE: "curdate()",
     types.DATETIME: "now(x?)",
 }
 """Functions whose type is always the same, with a letter for each argument.
 
-`t` text, `i` whole number, `d` date or date and time, `m` one that is no literal, `u` unit of time,
-`a` any, `x` none that is done. The last may be missing (`?`).
+`t` text, `i` whole number, `d` date or date and time, `u` unit of time, `a` any, `x` none that is
+done. The last may be missing (`?`).
 """
 _TEMPLATES = {
     "TRIM": "trim({})",
     "LTRIM": "ltrim({})",
     "RTRIM": "rtrim({})",
     "REPLACE": "replace({}, {}, {})",
-    "LEFT": "substr({}, 1, max({}, 0))",
     "LENGTH": "length(CAST({} AS BLOB))",
-    "CHAR_LENGTH": "length({})",
     "ISNULL": "({} IS NULL)",
-    "INSTR": "my_locate({1}, {0})",
+    "YEAR": "CAST(substr({}, 1, 4) AS INTEGER)",
+    "MONTH": "CAST(substr({}, 6, 2) AS INTEGER)",
+    "DAY": "CAST(substr({}, 9, 2) AS INTEGER)",
 }
 """SQLite's text for those of them that are not a function `my_…` of the runtime."""
 _ALLOWED = {
     "i": frozenset({Kind.INTEGER, Kind.NULL}),
-    **dict.fromkeys("dm", frozenset({Kind.DATE, Kind.DATETIME, Kind.NULL})),
+    "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.NULL}),
 }
 
 
@@ -392,8 +395,6 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "ROUND": (1, 2, _rounded),
     "CEIL": (1, 1, lambda values: _whole("my_ceil", values)),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
-    "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
-    "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
     "DATE": (1, 1, _date),
 }
 """The fewest arguments of each function, the most, and what it becomes."""
@@ -457,7 +458,7 @@ def _compile_aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     if name == "COUNT":
         return Fragment(f"count({distinct}{collated(value)})", types.INTEGER)
     if name in ("MIN", "MAX"):
-        return Fragment(f"{name.lower()}({collated(value)})", value.type)
+        return Fragment(f"{name.lower()}({ordered(value)})", value.type)
     return value if name == "ANY_VALUE" else _sum(name, distinct, value)
 
 
@@ -482,7 +483,7 @@ def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> 
     """ROW_NUMBER, RANK and DENSE_RANK over columns of this query."""
     if not scope.aggregates_allowed or scope.clause == "having clause":
         raise Mistake.WINDOW_MISUSE(name.lower())
-    for term in (*window.partition, *(ordered.term for ordered in window.order)):
+    for term in (*window.partition, *(item.term for item in window.order)):
         column = term.name if isinstance(term, nodes.ColumnName) else ""
         if not scope.has_column(column) or column.lower() in scope.aliases:
             raise Mistake.NOT_SUPPORTED("a window over what is no column")
@@ -504,11 +505,11 @@ def compile_order(order: tuple[nodes.Ordered, ...], scope: Scope) -> str:
 
 
 def order_value(value: Fragment) -> str:
-    """Returns a term of ORDER BY or GROUP BY.
+    """Returns a term of ORDER BY.
 
     A literal orders nothing; SQLite would read a number in its place as a position.
     """
-    return collated(rounded(value)) if value.literal is None else "NULL"
+    return ordered(rounded(value)) if value.literal is None else "NULL"
 
 
 def direction(is_descending: bool) -> str:

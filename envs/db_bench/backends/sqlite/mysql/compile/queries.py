@@ -24,6 +24,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     compile_expression,
     convert,
     handles,
+    ordered,
     rounded,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
@@ -43,20 +44,33 @@ def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False)
     return compile_select(node.body, node.tail, scope, from_sql)
 
 
+_DISTINCT = "SELECT DISTINCT * FROM ("
+
+
 def _compile_union(node: nodes.Union, scope: Scope) -> CompiledQuery:
     left = compile_query(node.left, scope, is_derived=True)
     right = compile_query(node.right, scope, is_derived=True)
     if len(left.columns) != len(right.columns):
         raise Mistake.UNION_COLUMNS()
     columns = []
+    is_third = isinstance(node.left.body, nodes.Union)
     for first, second in zip(left.columns, right.columns, strict=True):
         kind = replace(types.merge_types((first.type, second.type)), is_exact=True)
+        is_converted = first.type.kind not in (kind.kind, Kind.NULL)
+        if is_third and is_converted and kind.kind not in types.NUMBERS:
+            raise Mistake.NOT_SUPPORTED(f"{node.operator} of three types")
         columns.append(first._replace(type=kind))
     # SQLite's UNION gives the last of 'a' and 'A', MySQL's the first.
     word = "UNION ALL" if node.operator == "UNION" else node.operator
-    sql = f"{_member(left, columns)} {word} {_member(right, columns)}"
+    first_sql = _member(left, columns)
+    inner = node.left.body
+    if isinstance(inner, nodes.Union) and inner.operator == node.operator == "UNION":
+        is_same = all(a.type == b.type for a, b in zip(columns, left.columns, strict=True))
+        if is_same and (inner.is_all or not node.is_all):  # SQLite's parser nests no deeper than 7
+            first_sql = left.sql.removeprefix(_DISTINCT)[: None if inner.is_all else -1]
+    sql = f"{first_sql} {word} {_member(right, columns)}"
     is_list = word != "UNION ALL" or node.is_all
-    return CompiledQuery(sql if is_list else f"SELECT DISTINCT * FROM ({sql})", columns)
+    return CompiledQuery(sql if is_list else f"{_DISTINCT}{sql})", columns)
 
 
 def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
@@ -103,7 +117,7 @@ def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
             raise Mistake.STACK()
         names = [column.name.lower() for column in query.columns]
         for number, name in enumerate(names):
-            if name in names[:number]:
+            if name in names[:number] and node.alias:
                 raise Mistake.DUPLICATE_COLUMN(query.columns[number].name)
             if max(name, default=" ") > "\uffff":
                 raise Mistake.NOT_SUPPORTED(f"a column called {name}")  # which no name can be
@@ -249,7 +263,7 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
         if isinstance(expression, nodes.ColumnName):
             scope.group_names.add(expression.name.lower())
     scope.group_sql = {term.sql for term in terms}
-    return [order_value(term) for term in terms]
+    return [collated(rounded(term)) if term.literal is None else "NULL" for term in terms]
 
 
 def find_position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
@@ -296,6 +310,8 @@ def _expand_star(table: str, scope: Scope) -> Projections:
     columns: Projections = []
     for source in sources:
         for fragment, bare in source.columns.values():
+            if fragment.type.is_opaque:
+                raise Mistake.NOT_SUPPORTED(f"the type of the column {bare.name}")
             if fragment.sql not in scope.group_sql:
                 scope.bare.append(bare)
             columns.append((bare.name, fragment))
@@ -373,8 +389,8 @@ def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     value = projections[position][1]
     if rounded(value) != value:
         return rounded(value).sql
-    is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
-    return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
+    sql = str(position + 1)
+    return ordered(value._replace(sql=sql)) if value.type.kind is Kind.TEXT else sql
 
 
 def compile_limit(tail: nodes.Tail) -> str:

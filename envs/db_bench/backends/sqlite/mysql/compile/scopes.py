@@ -59,7 +59,8 @@ class Source:
         for index, (name, kind, is_collated) in enumerate(columns):
             sql = f"{sql_name}.{quote_name(name) if database else f'c{index}'}"
             bare = BareColumn(sql, name, f"{title}.{name}")
-            self.columns[name.lower()] = (Fragment(sql, kind, is_collated), bare)
+            key = name.lower() if name.lower() not in self.columns else f"{index} {name}"
+            self.columns[key] = (Fragment(sql, kind, is_collated), bare)
 
 
 @dataclass
@@ -164,5 +165,7 @@ class Scope:
             raise Mistake.AMBIGUOUS(name, clause)
         self.num_uses += 1
         fragment, bare = matches[0].columns[name]
+        if fragment.type.is_opaque:
+            raise Mistake.NOT_SUPPORTED(f"the type of the column {node.name}")
         self.bare.append(bare)
         return fragment

@@ -58,6 +58,8 @@ def compile_condition(node: Expression, scope: Scope) -> str:
 def to_number(value: Fragment) -> Fragment:
     """Returns a value as MySQL uses it in arithmetic."""
     kind = value.type.kind
+    if value.type.is_partial and kind is not Kind.INTEGER:
+        raise Mistake.NOT_SUPPORTED("ENUM, SET and FLOAT(5,2) as a number")
     if kind is Kind.TEXT:
         literal = value.literal
         if literal is not None and (NUMBER.fullmatch(literal) or not STRICT.get()):
@@ -69,6 +71,13 @@ def to_number(value: Fragment) -> Fragment:
     if kind in types.TEMPORALS:
         raise Mistake.NOT_SUPPORTED(f"a {kind} as a number")
     return value
+
+
+def to_double(value: Fragment) -> Fragment:
+    """Returns a number beside a double, with which SQLite compares large integers exactly."""
+    if value.type.kind is not Kind.INTEGER or (value.type.length or 64) <= 53:
+        return value
+    return Fragment(f"my_double({value.sql})", types.DOUBLE)
 
 
 def rounded(value: Fragment) -> Fragment:
@@ -85,6 +94,8 @@ def rounded(value: Fragment) -> Fragment:
 def to_text(value: Fragment) -> Fragment:
     """Returns a value as MySQL prints it."""
     kind = value.type.kind
+    if value.type.is_partial and kind in types.FLOATS | types.TEMPORALS:
+        raise Mistake.NOT_SUPPORTED("FLOAT(5,2) and DATETIME(3) as a text")
     if kind is Kind.DECIMAL:
         return Fragment(f"my_decimal_text({value.sql}, {value.type.scale})", types.TEXT)
     if value.type == types.ROUNDED:
@@ -125,7 +136,8 @@ def convert(value: Fragment, target: SqlType) -> Fragment:
         return to_text(value)
     if target.kind in types.TEMPORALS:
         return to_temporal(value, target.kind)
-    return Fragment(to_number(value).sql, target)
+    number = to_number(value)
+    return Fragment((to_double(number) if target.kind in types.FLOATS else number).sql, target)
 
 
 def collated(value: Fragment) -> str:
@@ -135,13 +147,31 @@ def collated(value: Fragment) -> str:
     return f"{value.sql} COLLATE NOCASE"
 
 
-def align(values: Sequence[Fragment]) -> list[str]:
-    """Returns the SQL of values that are compared with each other, in a common type."""
+def ordered(value: Fragment) -> str:
+    """Returns a value's SQL so that a text sorts as in MySQL. Raises: MySQLError (1235)."""
+    if value.type.kind is not Kind.TEXT:
+        return value.sql
+    if value.type.is_partial:
+        raise Mistake.NOT_SUPPORTED("the order of ENUM and SET")
+    return f"{value.sql} COLLATE SORTED"
+
+
+def align(values: Sequence[Fragment], *, is_order: bool = False) -> list[str]:
+    """Returns the SQL of values that are compared with each other, in a common type.
+
+    `is_order`: whether one is less is asked, not whether they are equal.
+    """
     kinds = {value.type.kind for value in values} - {Kind.NULL}
+    has_year = any(value.type.is_partial for value in values) and Kind.INTEGER in kinds
+    if has_year and any(len(value.literal or "0000") < 4 for value in values):
+        raise Mistake.NOT_SUPPORTED("a comparison of a YEAR with two digits")
     if kinds <= types.NUMBERS:
+        if kinds & types.FLOATS:
+            values = [to_double(value) for value in values]
         return [value.sql for value in values]
     if kinds <= {Kind.TEXT}:
-        return [collated(values[0]), *(value.sql for value in values[1:])]
+        first = ordered(values[0]) if is_order else collated(values[0])
+        return [first, *(value.sql for value in values[1:])]
     if kinds & types.NUMBERS:
         return [to_number(value).sql for value in values]
     if any(value.type.kind is Kind.TEXT and value.literal is None for value in values):
@@ -160,10 +190,15 @@ def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
     return Fragment(f"(CASE {branches} ELSE {default} END)", kind)
 
 
+_INEXACT = frozenset({Kind.TEXT, *types.FLOATS})
+
+
 def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
     """Returns a value's SQL as the column stores it. Raises: MySQLError for bad literals."""
     if value.type.kind is Kind.NULL:
         return "NULL"
+    if column.type.is_opaque or (column.type.is_partial and column.type.kind in _INEXACT):
+        raise Mistake.NOT_SUPPORTED(f"a value for the type {column.declared:.40}")
     if column.type.kind is Kind.INTEGER and value.type.kind in types.FLOATS:
         value = Fragment(f"my_round({value.sql}, 0, 0)", value.type)  # halves to even numbers
     if column.type.kind in types.NUMBERS and value.type.kind in types.TEMPORALS:
@@ -172,7 +207,12 @@ def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
         read = {Kind.TEXT: str, Kind.DOUBLE: float}.get(value.type.kind, Decimal)
         stored = stored_value(read(value.literal), column.type, column.name, row)
         return types.quote_text(stored) if isinstance(stored, str) else repr(stored)
+    is_inexact = value.type.kind is Kind.DECIMAL and not value.type.is_exact
     if column.type.kind is Kind.TEXT:
+        if is_inexact or value.type.kind is Kind.FLOAT:
+            raise Mistake.NOT_SUPPORTED("a FLOAT or a quotient in a column of text")
         value = to_text(value)
+    elif is_inexact and column.type.kind in _INEXACT and not value.sql.startswith("my_quotient("):
+        raise Mistake.NOT_SUPPORTED("a quotient or an average in a column of floats")
     declared, name = map(types.quote_text, (column.declared, column.name))
     return f"my_store({value.sql}, {declared}, {name}, {row})"

@@ -189,6 +189,8 @@ class _Parser:
         table = self._table()
         columns: tuple[str, ...] | None = None
         if self.token.upper == "(" and self._peek().upper not in _QUERY_WORDS:
+            if self._peek().upper == ")" or self._peek(2).upper == ".":
+                raise Mistake.NOT_SUPPORTED("INSERT without columns, or of other tables' ones")
             columns = self._read_in_parentheses(self._name)
         self._refuse(("SET",), "INSERT … SET")
         source: tuple[tuple[Expression, ...], ...] | Query
@@ -229,6 +231,7 @@ class _Parser:
         return nodes.Change(table, assignments, where, self._tail(is_change=True))
 
     def _create(self) -> nodes.Node:
+        self._refuse(("OR",), "CREATE OR REPLACE")
         self._expect("TABLE")
         if_not_exists = self._accept_all("IF", "NOT", "EXISTS")
         table = self._table()
@@ -243,9 +246,9 @@ class _Parser:
         self._refuse(words.DEFINITIONS)
         name = self._name()
         start = self.token.start
+        self._refuse(words.OTHER_TYPES)
         if self.token.upper not in TYPE_NAMES:
             raise self._statement.syntax_error(start)
-        self._refuse(("ENUM", "SET"))
         self._advance()
         if self.token.upper == "(":
             self._read_in_parentheses(self._number)
@@ -254,9 +257,11 @@ class _Parser:
         return name, declared
 
     def _drop(self) -> nodes.Node:
-        self._expect("TABLE")
+        self._expect("TABLE", "TABLES")
         command = "DROP IF EXISTS" if self._accept_all("IF", "EXISTS") else "DROP"
-        return nodes.PlainStatement(command, self._read_list(self._table))
+        tables = self._read_list(self._table)
+        self._accept("CASCADE", "RESTRICT")  # MySQL's manual: they do nothing
+        return nodes.PlainStatement(command, tables)
 
     def _show(self) -> nodes.Node:
         if not self._accept("TABLES") or self.token.kind != "end":
@@ -264,13 +269,17 @@ class _Parser:
         return nodes.PlainStatement("SHOW TABLES")
 
     def _set(self) -> nodes.Node:
-        if not self._accept_all("AUTOCOMMIT", "=") or self.token.text not in ("0", "1"):
+        is_done = self._accept_all("AUTOCOMMIT", "=") and self.token.text in ("0", "1")
+        if not is_done or self._peek().upper == ",":
             raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
         return nodes.PlainStatement(f"AUTOCOMMIT {'ON' if self._advance().text == '1' else 'OFF'}")
 
     def _describe(self) -> nodes.Node:
         self._refuse(_QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}, "EXPLAIN")
-        return nodes.PlainStatement("DESCRIBE", (self._table(),))
+        table = self._table()
+        if self._is_name() or self.token.kind == "text":
+            raise Mistake.NOT_SUPPORTED("DESCRIBE of one column")
+        return nodes.PlainStatement("DESCRIBE", (table,))
 
     def _truncate(self) -> nodes.Node:
         self._accept("TABLE")
@@ -279,6 +288,7 @@ class _Parser:
     def _transaction(self) -> nodes.Node:
         word = self._peek(-1).upper
         if word == "START":
+            self._refuse(("SLAVE", "REPLICA", "GROUP_REPLICATION"))
             self._expect("TRANSACTION")
         else:
             self._accept("WORK")
@@ -317,7 +327,8 @@ class _Parser:
         if tail == nodes.Tail():
             return query
         if isinstance(query.body, nodes.Union) or query.tail != nodes.Tail():
-            if any(isinstance(term, (Operator, nodes.Call)) for term, _ in tail.order):
+            simple = (nodes.ColumnName, nodes.Constant)
+            if not all(isinstance(term, simple) for term, _ in tail.order):
                 raise Mistake.NOT_SUPPORTED("an expression in ORDER BY of a UNION")
             everything = (nodes.Item(nodes.Star(), "", False),)
             source = nodes.Join(nodes.Derived(query, ""), "", None)
@@ -511,15 +522,7 @@ class _Parser:
     def _calculation(self, left: Expression, binding: int) -> Expression:
         operator = _SYNONYMS.get(self.token.upper, self.token.upper)
         self._advance()
-        if binding == _SUM and self._accept("INTERVAL"):
-            return self._shift(left, "DATE_ADD" if operator == "+" else "DATE_SUB")
         return Operator(operator, (left, self._operation(binding + 1)))
-
-    def _shift(self, date: Expression, name: str) -> nodes.Call:
-        """Reads an interval. Raises: MySQLError (1064 for one without a unit)."""
-        amount = self._expression()
-        unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
-        return nodes.Call(name, (date, amount, unit))
 
     def _signed(self) -> Expression:
         sign = self._accept("-", "+")
@@ -551,7 +554,14 @@ class _Parser:
             return self._parenthesized()
         if self._accept("EXISTS"):
             return Operator("EXISTS", (self._subquery(),))
-        return self._case() if self._accept("CASE") else self.fail()
+        return self._case() if self._accept("CASE") else self._refuse_interval()
+
+    def _refuse_interval(self) -> NoReturn:
+        """Raises: MySQLError (1235 for an interval, 1064 for other words)."""
+        self._expect("INTERVAL")
+        self._expression()
+        self._expect(*words.INTERVAL_UNITS)
+        raise Mistake.NOT_SUPPORTED("INTERVAL")
 
     def _constant(self) -> nodes.Constant:
         token = self._advance()
@@ -597,7 +607,7 @@ class _Parser:
 
     def _call(self) -> Expression:
         token = self.token
-        if token.upper in words.FUNCTIONS:
+        if token.upper in words.FUNCTIONS and token.upper not in words.DATE_SHIFTS:
             raise Mistake.NOT_SUPPORTED(token.text)
         if token.upper in words.GLUED and token.end != self._peek().start:
             if self._peek(2).upper == "*":
@@ -610,14 +620,6 @@ class _Parser:
         self._expect("(")
         if upper == "CAST":
             return self._cast()
-        if upper in words.DATE_SHIFTS:
-            date = self._expression()
-            self._expect(",")
-            if not self._accept("INTERVAL"):
-                raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
-            shift = self._shift(date, words.DATE_SHIFTS[upper])
-            self._expect(")")
-            return shift
         is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
@@ -632,6 +634,8 @@ class _Parser:
         if upper in words.WITH_FROM:
             self._refuse(("FROM",), f"{name} with FROM")
         self._expect(")")
+        if upper in words.DATE_SHIFTS:
+            raise Mistake.NOT_SUPPORTED(name)
         window = self._window() if self._accept("OVER") else None
         if window is None and upper in words.WINDOW_FUNCTIONS:
             self.fail()

@@ -1,8 +1,6 @@
-"""Dates and times as MySQL reads, adds and prints them; SQLite holds them as ISO text."""
+"""Dates and times as MySQL reads and compares them; SQLite holds them as ISO text."""
 
 import re
-from calendar import monthrange
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -26,7 +24,6 @@ _UNITS = {
 }
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 UNITS = frozenset({*_UNITS, *_MONTHS})
-DATE_UNITS = frozenset({"DAY", "WEEK", *_MONTHS})
 
 
 def normalize(value: SQLiteValue, kind: Kind) -> str | None:
@@ -63,54 +60,6 @@ def parse_datetime(text: str) -> datetime | None:
         return None
 
 
-def _add(moment: datetime, count: int, unit: str, is_date: int) -> str:
-    """Returns a date plus so many units of time. Raises: MySQLError (1235) for one beyond all."""
-    try:
-        if unit in _UNITS:
-            moment += count * _UNITS[unit]
-        else:
-            months = moment.year * 12 + moment.month - 1 + count * _MONTHS[unit]
-            year, month = divmod(months, 12)
-            day = min(moment.day, monthrange(year, month + 1)[1])
-            moment = moment.replace(year=year, month=month + 1, day=day)
-    except (OverflowError, ValueError):
-        raise Mistake.NOT_SUPPORTED("a date before the year 1 or after 9999") from None
-    return moment.date().isoformat() if is_date else moment.isoformat(" ")
-
-
-_FORMATS = {
-    "Y": "{0.year:04}",
-    "y": "{0:%y}",
-    "M": "{0:%B}",
-    "b": "{0:%b}",
-    "m": "{0:%m}",
-    "c": "{0.month}",
-    "d": "{0:%d}",
-    "e": "{0.day}",
-    "W": "{0:%A}",
-    "a": "{0:%a}",
-    "H": "{0:%H}",
-    "h": "{0:%I}",
-    "i": "{0:%M}",
-    "s": "{0:%S}",
-    "p": "{0:%p}",
-    "T": "{0:%H:%M:%S}",
-    "%": "%",
-}
-"""MySQL's letters of formats that are done, as Python's formats."""
-
-
-def _format(moment: datetime, pattern: str) -> str | None:
-    """Returns a date in one of MySQL's formats. Raises: MySQLError (1235)."""
-
-    def write(match: re.Match[str]) -> str:
-        if match[1] not in _FORMATS:
-            raise Mistake.NOT_SUPPORTED(f"DATE_FORMAT with {match[0]}")
-        return _FORMATS[match[1]].format(moment)
-
-    return re.sub(r"%(.)", write, pattern, flags=re.DOTALL) or None
-
-
 def _difference(unit: str, start: str, end: str) -> int:
     """Returns the whole units from `start` to `end` (TIMESTAMPDIFF)."""
     first, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
@@ -131,31 +80,7 @@ def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0, tzinfo=None)
 
 
-_OF_MOMENTS: dict[str, Callable[..., SQLiteValue]] = {
-    "year": lambda moment: moment.year,
-    "quarter": lambda moment: (moment.month + 2) // 3,
-    "month": lambda moment: moment.month,
-    "day": lambda moment: moment.day,
-    "dayofweek": lambda moment: moment.isoweekday() % 7 + 1,
-    "dayofyear": lambda moment: moment.timetuple().tm_yday,
-    "weekday": lambda moment: moment.weekday(),
-    "dayname": lambda moment: f"{moment:%A}",
-    "monthname": lambda moment: f"{moment:%B}",
-    "hour": lambda moment: moment.hour,
-    "minute": lambda moment: moment.minute,
-    "second": lambda moment: moment.second,
-    "date_add": _add,
-    "date_format": _format,
-}
-"""Their first argument is a date or a date and time."""
-
-
-def _of_iso_text(function: Callable[..., SQLiteValue]) -> Function:
-    return lambda text, *others: function(datetime.fromisoformat(text), *others)
-
-
 DATE_FUNCTIONS: dict[str, Function] = {
-    **{name: _of_iso_text(function) for name, function in _OF_MOMENTS.items()},
     "now": lambda: _now().isoformat(" "),
     "curdate": lambda: _now().date().isoformat(),
     "temporal": lambda value, kind: normalize(value, Kind(kind)),

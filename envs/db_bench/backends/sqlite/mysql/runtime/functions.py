@@ -39,6 +39,18 @@ def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
     return text[first : first + length]
 
 
+def _repeat(text: str, count: int) -> str:
+    if len(text) * count > MAX_TEXT_CHARS:
+        raise Mistake.NOT_SUPPORTED("REPEAT to a text so long")
+    return text * count
+
+
+def _instr(text: str, part: str) -> int:
+    if not (part.isascii() and text.isascii()):
+        raise Mistake.NOT_SUPPORTED("INSTR of characters beyond ASCII")
+    return text.lower().find(part.lower()) + 1
+
+
 def _quotient(left: float, right: float) -> float | None:
     """Returns a quotient with nine decimals, the rest cut off, as MySQL calculates it."""
     if not right:
@@ -47,13 +59,25 @@ def _quotient(left: float, right: float) -> float | None:
     return float(quotient.quantize(_NINE_DIGITS, rounding=ROUND_DOWN, context=_CONTEXT))
 
 
+def _in_64_bits(number: int) -> int:
+    if not -(1 << 63) <= number < 1 << 63:
+        raise Mistake.NOT_SUPPORTED("integers beyond 64 bits with a sign")
+    return number
+
+
+def _double(number: int) -> float:
+    if abs(number) > 1 << 53:
+        raise Mistake.NOT_SUPPORTED("an integer of over 53 bits beside a floating-point number")
+    return float(number)
+
+
 def _round(value: float, places: int, is_decimal: int) -> float | int:
     if isinstance(value, int) and places >= 0:
         return value
     if is_decimal:
         unit = rows.decimal_unit(places)
         result = rows.exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
-        return int(result) if isinstance(value, int) else float(result)
+        return _in_64_bits(int(result)) if isinstance(value, int) else float(result)
     factor = 10.0 ** abs(places)
     scaled = value * factor if places >= 0 else value / factor
     if abs(scaled) > 1e15:
@@ -118,13 +142,16 @@ _FUNCTIONS: dict[str, Function] = {
     "fold_pattern": collation.fold_pattern,
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
-    "repeat": lambda text, n: text * n if len(text) * n <= MAX_TEXT_CHARS else None,
-    "locate": lambda part, text: collation.fold(text).find(collation.fold(part)) + 1,
+    "left": lambda text, count: text[: max(count, 0)],
+    "char_length": len,
+    "repeat": _repeat,
+    "instr": _instr,
     "quotient": _quotient,
+    "double": _double,
     "round": _round,
     "ceil": lambda value: _whole(math.ceil(value)),
     "floor": lambda value: _whole(math.floor(value)),
-    "decimal_text": lambda value, scale: str(rows.to_decimal(value, scale)),
+    "decimal_text": lambda value, scale: f"{rows.to_decimal(value, scale):f}",
     "float_text": lambda value, digits: rows.float_text(float(f"{value:.{digits}g}")),
     "cast_integer": _cast_integer,
     "text_integer": _text_integer,

@@ -132,6 +132,8 @@ def stored_value(value: Value, kind: SqlType, column: str, row: int = 1) -> SQLi
         text = normalize(str(value), kind.kind)
         if text is None:
             raise Mistake.BAD_TEMPORAL(kind.kind, value, column, row)
+        if kind.length and not "1970-01-01 00:00:01" <= text <= "2038-01-19 03:14:07":
+            raise Mistake.BAD_TEMPORAL(kind.kind, value, column, row)
         return text
     number = _number(value, kind, column, row)
     if kind.kind is Kind.INTEGER:
@@ -188,6 +190,8 @@ def _stored_integer(number: int | float | Decimal, kind: SqlType, column: str, r
     low, high = (0, 1 << bits) if kind.is_unsigned else (-(1 << (bits - 1)), 1 << (bits - 1))
     if not low <= number < high:
         raise Mistake.OUT_OF_RANGE(column, row)
+    if kind.is_partial and number and not 1901 <= number <= 2155:
+        raise Mistake.NOT_SUPPORTED(f"the year {number}")
     if number >= 1 << 63:
         raise Mistake.NOT_SUPPORTED("integers beyond 64 bits with a sign")
     return number

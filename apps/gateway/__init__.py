@@ -1,0 +1,1 @@
+"""A user's program in place of our own loop: `agentpeft gateway`."""

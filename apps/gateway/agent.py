@@ -1,0 +1,175 @@
+"""`Gateway`: the agent that plays an episode by running a program of the user's.
+
+    env runner ── play(env, episode) ─▶ OpenEpisode, a key ─▶ the program, with the key and the URLs
+                       GatewayServer ◀── /v1/chat/completions, /env/step ──┘
+                       OpenEpisode ─▶ the runner's engine, the environment
+
+The environment grades as it grades our own loop, and the tokens that were sampled are learnt from.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from agentpeft.apps.gateway.conversations import RequestTools
+from agentpeft.apps.gateway.open_episode import OpenEpisode
+from agentpeft.apps.gateway.program import Ended, FreshProcesses, Programs, ServerPool
+from agentpeft.apps.gateway.refusal import Refused
+from agentpeft.apps.gateway.server import GatewayServer
+from agentpeft.apps.gateway.wire import ChatRequest
+from agentpeft.envs import Outcome, SettingsError
+from agentpeft.policies.engines.outside_agent import Call, Complete
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.environments import Env
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.rollout.tool_chat import ToolChat
+from agentpeft.policies.settings.config import Settings
+
+logger = logging.getLogger(__name__)
+_GRACE_S = 5.0
+"""How long a program may take to end once its episode is over."""
+_MAX_TOOL_CHATS = 64
+_NUM_TRIED = 8
+"""So many programs that fail before they have asked for anything are a wrong command."""
+
+
+class Gateway:
+    """Plays each episode by a program, in a fresh process or on one of a pool of servers."""
+
+    def __init__(  # noqa: PLR0913 (options, by keyword only)
+        self,
+        settings: Settings,
+        chat: ChatFormat | None,
+        *,
+        command: str | None = None,
+        url: str | Sequence[str] | None = None,
+        folder: str | None = None,
+        timeout_s: float = 300.0,
+        max_requests: int = 256,
+        posts_reward: bool = False,
+        host: str = "127.0.0.1",
+    ) -> None:
+        """Either `command` or `url` (one, or a list) says what plays.
+
+        `folder`: where the command runs. A program that takes longer than `timeout_s` is ended.
+        `max_requests`: turns that an episode may have. `posts_reward`: the program gives the
+        reward, not the environment. `host`: where the gateway listens; servers on other machines
+        need 0.0.0.0. Raises: SettingsError.
+        """
+        if (command is None) == (url is None):
+            raise SettingsError("env_runners.agent: set command, or url, and not both")
+        if timeout_s >= settings.env_runners.episode_timeout_s:
+            raise SettingsError(
+                f"env_runners.agent.timeout_s {timeout_s:g} must be below "
+                f"env_runners.episode_timeout_s {settings.env_runners.episode_timeout_s:g}"
+            )
+        self._programs: Programs
+        if command is not None:
+            self._programs = FreshProcesses(command, folder)
+        else:
+            self._programs = ServerPool([url] if isinstance(url, str) else list(url or ()))
+        self._settings, self._chat = settings, chat
+        self._timeout_s, self._max_requests = timeout_s, max_requests
+        self._posts_reward, self._host = posts_reward, host
+        self._tool_chats: dict[str, ToolChat] = {}
+        self._server: GatewayServer | None = None
+        self._num_failed, self._has_asked = 0, False
+
+    async def play(
+        self, env: Env, episode: EpisodeBuilder, complete: Complete, call: Call
+    ) -> Outcome | None:
+        """Plays an episode; see `OutsideAgent`."""
+        if self._server is None:
+            self._server = GatewayServer(self._host, self._find_chat)
+            await self._server.start()
+        opened = OpenEpisode(
+            env, episode, complete, call, self._max_requests, posts_reward=self._posts_reward
+        )
+        self._server.episodes[opened.key] = opened
+        task = episode.messages[-1][1]
+        program = asyncio.create_task(self._programs.run(self._variables(opened), task))
+        try:
+            waited: set[asyncio.Future[Any]] = {program, opened.stopped}
+            await asyncio.wait(waited, timeout=self._timeout_s, return_when="FIRST_COMPLETED")
+            if opened.stopped.done():
+                opened.stopped.result()
+                await asyncio.wait({program}, timeout=_GRACE_S)
+            ended = program.result() if program.done() else None
+            self._warn(opened, ended)
+            if opened.outcome is None:
+                await self._end(opened, ended)
+        finally:
+            program.cancel()
+            await asyncio.wait({program})
+            await opened.settle()  # whoever has the environment next, has it alone
+            del self._server.episodes[opened.key]
+        opened.stopped.result()
+        # What is shown of the episode is its longest conversation
+        shown = max((episode, *episode.branches), key=lambda builder: len(builder.messages))
+        episode.messages = shown.messages
+        return opened.outcome
+
+    async def close(self) -> None:
+        """Ends the server."""
+        if self._server is not None:
+            await self._server.close()
+
+    async def _end(self, opened: OpenEpisode, ended: Ended | None) -> None:
+        """Ends an episode whose program has ended, or takes too long.
+
+        What a program prints that has not acted is its action.
+        """
+        if ended is None:
+            opened.give_up(Outcome.TIMEOUT)
+            return
+        if not (ended.problem or opened.num_steps or self._posts_reward) and ended.output.strip():
+            await opened.step(ended.output.removesuffix("\n"))
+        if opened.outcome is None:
+            opened.give_up(Outcome.CONTEXT_LIMIT if opened.is_full else Outcome.INVALID_ACTION)
+
+    def _warn(self, opened: OpenEpisode, ended: Ended | None) -> None:
+        """Logs what was wrong with a program. Raises: SettingsError where none has done a thing."""
+        self._has_asked |= opened.num_requests > 0
+        if ended is None and opened.outcome is None:
+            logger.warning("a program was not over after agent.timeout_s %g", self._timeout_s)
+        if ended is None or not ended.problem:
+            return
+        logger.warning("a program %s", ended.problem)
+        self._num_failed += 1
+        if not self._has_asked and self._num_failed >= _NUM_TRIED:
+            raise SettingsError(
+                f"env_runners.agent: the first {_NUM_TRIED} programs failed before they had asked "
+                f"the model for anything; the last one {ended.problem}"
+            )
+
+    def _variables(self, opened: OpenEpisode) -> dict[str, str]:
+        assert self._server is not None  # noqa: S101 (`play` has made it)
+        url = self._server.url
+        return {
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": opened.key,
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": opened.key,
+            "AGENTPEFT_ENV_URL": f"{url}/env",
+        }
+
+    def _find_chat(self, request: ChatRequest) -> ChatFormat:
+        """Returns how the model reads and writes a request's tools. Raises: Refused."""
+        assert self._chat is not None  # noqa: S101 (None only where settings are checked)
+        if not request.tools:
+            return self._chat
+        name = json.dumps(request.tools)
+        if name not in self._tool_chats:
+            if len(self._tool_chats) >= _MAX_TOOL_CHATS:
+                raise Refused(400, f"tools: a run has at most {_MAX_TOOL_CHATS} sets of them")
+            tools = RequestTools(request.tools)
+            stops = self._chat.stop_token_ids
+            try:
+                chat = ToolChat(self._chat.tokenizer, self._settings.model, tools, stops)
+            except SettingsError as error:
+                raise Refused(400, f"tools: {error}") from None
+            chat.max_context_tokens = self._chat.max_context_tokens
+            self._tool_chats[name] = chat
+        return self._tool_chats[name]

@@ -1,0 +1,159 @@
+"""The conversations that a program has in an episode, as tokens.
+
+A request that continues one is sampled after exactly the tokens that were sampled before. Any other
+is a branch of the episode: one that asks again at an earlier place has the tokens up to there, one
+that changes what was said (thoughts that are dropped, a summary in place of a history) is read as
+a prompt. What is known is found by a hash of the messages up to each place.
+"""
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
+
+from agentpeft.apps.gateway.refusal import Refused
+from agentpeft.apps.gateway.wire import Json, Message
+from agentpeft.envs import SettingsError
+from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable
+from agentpeft.policies.messages import Ids
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.rollout.tool_chat import ToolChat
+
+Place = tuple[EpisodeBuilder, int]
+"""A conversation, and how many of its tokens lie before a place in it."""
+
+
+class Conversations:
+    """The conversations of one episode; the first of them may be `builder` itself."""
+
+    def __init__(self, builder: EpisodeBuilder) -> None:
+        self._builder = builder
+        self._asked: dict[bytes, Place] = {}
+        self._answered: dict[bytes, Place] = {}
+
+    def find(
+        self, messages: Sequence[Message], tools: Sequence[Json], chat: ChatFormat
+    ) -> tuple[EpisodeBuilder, bytes]:
+        """Returns the conversation to sample the next turn in, and the place in it.
+
+        Raises: Refused where there is no way to read the messages.
+        """
+        places = _hash_places(messages, tools)
+        asked = self._asked.get(places[-1])
+        if asked is not None and asked[1] == len(asked[0].context):  # it had no answer
+            return asked[0], places[-1]
+        if asked is not None:
+            builder = self._branch(messages, asked[0].context[: asked[1]], chat)
+        else:
+            builder = self._continue(messages, places, chat)
+        self._asked[places[-1]] = builder, len(builder.context)
+        return builder, places[-1]
+
+    def note_answer(self, asked: bytes, builder: EpisodeBuilder, answer: Message) -> None:
+        """Notes that the turn at a place was sampled, and what the program was told."""
+        self._answered[_hash(asked, answer.to_key())] = builder, len(builder.context)
+
+    def _continue(
+        self, messages: Sequence[Message], places: Sequence[bytes], chat: ChatFormat
+    ) -> EpisodeBuilder:
+        """Returns the conversation that begins with the longest known part of the messages."""
+        for number in range(len(messages) - 1, 0, -1):
+            if (place := self._answered.get(places[number - 1])) is None:
+                continue
+            builder, end = place
+            rest = messages[number:]
+            if end == len(builder.context) and all(m.role in ("user", "tool") for m in rest):
+                builder.add_answers([message.text for message in rest], is_last=False)
+                return builder
+            return self._branch(messages, _extend(builder.context[:end], rest, chat), chat)
+        ids = _render(messages, chat)
+        root = self._builder
+        if not (root.num_turns or self._asked) and np.array_equal(ids, root.context):
+            return root
+        return self._branch(messages, ids, chat)
+
+    def _branch(self, messages: Sequence[Message], ids: Ids, chat: ChatFormat) -> EpisodeBuilder:
+        branch = EpisodeBuilder("", ids, chat)
+        branch.messages = [(message.role, message.text) for message in messages]
+        branch.first_turn = self._builder.num_turns
+        self._builder.branches.append(branch)
+        return branch
+
+
+def _render(messages: Sequence[Message], chat: ChatFormat) -> Ids:
+    """Returns the tokens of a conversation that nothing is known of."""
+    num_system = next((n for n, m in enumerate(messages) if m.role != "system"), len(messages))
+    system = "\n".join(message.text for message in messages[:num_system])
+    rest = messages[num_system:]
+    num_first = next((n for n, m in enumerate(rest) if m.role != "user"), len(rest))
+    if num_first == 0:
+        raise Refused(400, "the first message, after a system's, must be a user's")
+    try:
+        ids = chat.begin("\n".join(message.text for message in rest[:num_first]), system or None)
+    except SettingsError as error:
+        raise Refused(400, str(error)) from None
+    return _extend(ids, rest[num_first:], chat)
+
+
+def _extend(ids: Ids, messages: Sequence[Message], chat: ChatFormat) -> Ids:
+    """Returns the tokens of a conversation with further messages, up to the next turn."""
+    answers: list[str] = []
+    for message in [*messages, Message("assistant", "")]:
+        if message.role in ("user", "tool"):
+            answers.append(message.text)
+            continue
+        if message.role == "system":
+            raise Refused(400, "a system's message must be the first")
+        if answers:
+            ids = np.concatenate([ids, chat.extend(ids, *answers)])
+            answers = []
+        if message.text or message.calls:
+            ids = np.concatenate([ids, chat.encode_turn(_write_turn(message, chat))])
+    return ids
+
+
+def _write_turn(message: Message, chat: ChatFormat) -> str:
+    if message.calls and isinstance(chat, ToolChat):
+        return message.text + "".join(map(chat.calls.write, message.calls))
+    return message.text
+
+
+def _hash_places(messages: Sequence[Message], tools: Sequence[Json]) -> list[bytes]:
+    """Returns a hash of the messages up to each one, and of the tools."""
+    places, last = [], _hash(b"", json.dumps(tools, sort_keys=True))
+    for message in messages:
+        last = _hash(last, message.to_key())
+        places.append(last)
+    return places
+
+
+def _hash(before: bytes, text: str) -> bytes:
+    return sha256(before + text.encode("utf-8", "surrogatepass")).digest()
+
+
+class RequestTools(ToolTable):
+    """The tools that a request brings, which the program calls itself."""
+
+    def __init__(self, schemas: Sequence[Json]) -> None:
+        """Raises: Refused where they are not in OpenAI's format, or none has a parameter."""
+        super().__init__(find_call=lambda action: ToolCall("", {"action": action}))
+        self._schemas = list(schemas)
+        for schema in schemas:
+            function = schema.get("function")
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise Refused(400, "a tool must be {type: function, function: {name, parameters}}")
+            properties = (function.get("parameters") or {}).get("properties") or {}
+            about = str(function.get("description", ""))
+            tool = Tool(function["name"], about, dict.fromkeys(properties, ""), (), str)
+            self._tools[tool.name] = tool
+        # The chat learns from the first one how calls are written, arguments included
+        ordered = sorted(self._tools.items(), key=lambda item: not item[1].parameters)
+        self._tools = dict(ordered)
+        if not ordered[0][1].parameters:
+            raise Refused(400, "tools: one of them must have a parameter")
+
+    def to_openai(self) -> list[Json]:
+        """Returns the tools as they came."""
+        return self._schemas

@@ -1,0 +1,196 @@
+"""`OpenEpisode`: an episode as its program sees it, a model to ask and a world to act in."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from agentpeft.apps.gateway.conversations import Conversations
+from agentpeft.apps.gateway.refusal import Refused
+from agentpeft.apps.gateway.wire import ChatRequest, Json, Message, ModelReply
+from agentpeft.envs import Outcome, TextEnv
+from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
+from agentpeft.policies.engines.outside_agent import Call, Complete
+from agentpeft.policies.messages import Completion, StopReason
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.environments import Env
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.rollout.play import StepResult, check_reward, reward_for, step
+from agentpeft.policies.rollout.tool_chat import ToolChat
+
+_MAX_WAITING = 16
+"""Requests of one episode that may wait for one another: each is sampled alone."""
+
+
+class OpenEpisode:
+    """Answers what one program asks. `key` is what it shows, and nobody else has.
+
+    `stopped` is done once the episode needs no program any more, and raises what failed.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        builder: EpisodeBuilder,
+        complete: Complete,
+        call: Call,
+        max_requests: int,
+        *,
+        posts_reward: bool,
+    ) -> None:
+        self.key = secrets.token_urlsafe(24)
+        self.outcome: Outcome | None = None
+        self.is_full = False
+        self.num_requests = self.num_steps = 0
+        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._env, self._builder, self._complete, self._call = env, builder, complete, call
+        self._max_requests, self._posts_reward = max_requests, posts_reward
+        self._conversations = Conversations(builder)
+        self._model, self._world = asyncio.Lock(), asyncio.Lock()
+        self._num_waiting, self._asked = 0, builder
+        unwrapped = env.unwrapped
+        self.tools = unwrapped.get_tools() if isinstance(unwrapped, TextEnv) else ANY_TEXT
+
+    async def answer(
+        self, request: ChatRequest, chat: ChatFormat, has_gone: Callable[[], Awaitable[bool]]
+    ) -> ModelReply:
+        """Returns the model's next turn. Requests that come at once are answered one by one.
+
+        What nobody waits for any more is not kept: whoever asks again gets the same turn. Raises:
+        Refused.
+        """
+        if self._num_waiting >= _MAX_WAITING:
+            raise Refused(429, f"{_MAX_WAITING} requests of this episode wait", "rate_limit_error")
+        self._num_waiting += 1
+        try:
+            async with self._model:
+                return await self._sample(request, chat, has_gone)
+        finally:
+            self._num_waiting -= 1
+
+    async def _sample(
+        self, request: ChatRequest, chat: ChatFormat, has_gone: Callable[[], Awaitable[bool]]
+    ) -> ModelReply:
+        self._check_open()
+        if self.num_requests >= self._max_requests:
+            text = f"the episode has had {self._max_requests} requests (agent.max_requests)"
+            raise Refused(429, text, "rate_limit_error")
+        builder, place = self._conversations.find(request.messages, request.tools, chat)
+        num_prompt_tokens = len(builder.context)
+        try:
+            completion = await self._complete(builder)
+        except Exception as error:
+            self._fail(error)
+            raise
+        if await has_gone():
+            raise Refused(499, "the client has gone")
+        if not len(completion.token_ids):
+            self.is_full = True
+            text = "the context is full: the conversation leaves no room for another turn"
+            raise Refused(400, text, "context_length_exceeded")
+        self.is_full = False
+        self.num_requests, self._asked = self.num_requests + 1, builder
+        said = chat.decode(completion.token_ids)
+        builder.add_turn(completion, said)
+        reply = _make_reply(said, completion, num_prompt_tokens, chat)
+        self._conversations.note_answer(
+            place, builder, Message("assistant", reply.text, reply.calls)
+        )
+        return replace(reply, calls=tuple(_with_types(c, request.tools) for c in reply.calls))
+
+    async def step(self, action: str) -> StepResult:
+        """Acts in the environment. Raises: Refused."""
+        async with self._world:
+            self._check_open()
+            self.num_steps += 1
+            try:
+                result: StepResult = await self._call(partial(step, self._env, action))
+            except Exception as error:
+                self._fail(error)
+                raise
+            if not self._posts_reward:
+                self._builder.add_reward(result.reward)
+            if result.is_last:
+                self._asked.messages.append(("user", result.observation))
+                self._end(Outcome.UNKNOWN if self._posts_reward else result.outcome)
+            return result
+
+    async def call_tool(self, call: ToolCall) -> str:
+        """Acts by a call of a tool, and returns its answer. Raises: Refused."""
+        problem = self.tools.find_problem(call)
+        result = await self.step(self.tools.to_action(call))
+        observation = result.observation if problem is None else f"Invalid call: {problem}."
+        return observation or ("The episode is over." if result.is_last else "(no output)")
+
+    def post_reward(self, reward: object) -> None:
+        """Ends the episode with a reward that the program has found. Raises: Refused."""
+        if not self._posts_reward:
+            text = "the environment gives the rewards; set env_runners.agent.posts_reward = true"
+            raise Refused(403, text)
+        if self.stopped.done() and self.outcome is not Outcome.UNKNOWN:
+            raise Refused(409, "the episode is over")
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) < 1e6:
+            raise Refused(400, f"a reward must be a number below a million, got {reward!r:.60}")
+        self._builder.add_reward(check_reward(reward))
+        self._end(Outcome.SUCCESS if reward > 0 else Outcome.FAILURE)
+
+    def give_up(self, outcome: Outcome) -> None:
+        """Ends an episode that its program has left unfinished. Raises: EnvFault."""
+        if not self._posts_reward:
+            self._builder.add_reward(reward_for(self._env, outcome))
+        self._end(outcome)
+
+    async def settle(self) -> None:
+        """Returns once nothing that the program has asked for is under way."""
+        async with self._model, self._world:
+            pass
+
+    def _check_open(self) -> None:
+        if self.stopped.done():
+            raise Refused(409, "the episode is over")
+
+    def _end(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        if not self.stopped.done():
+            self.stopped.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.stopped.done():
+            self.stopped.set_exception(error)
+
+
+def _make_reply(
+    said: str, completion: Completion, num_prompt_tokens: int, chat: ChatFormat
+) -> ModelReply:
+    text = chat.strip_thoughts(said)
+    thought = said.partition(text)[0] if text else said
+    calls = tuple(chat.calls.read(text)) if isinstance(chat, ToolChat) else ()
+    is_whole = all(isinstance(c.name, str) and isinstance(c.arguments, Mapping) for c in calls)
+    is_cut = completion.stop_reason is not StopReason.STOP_TOKEN
+    calls = calls if is_whole and not is_cut else ()
+    return ModelReply(
+        id=f"chatcmpl-{secrets.token_hex(8)}",
+        text="" if calls else text,
+        thought=thought.strip(),
+        calls=calls,
+        finish="length" if is_cut else "tool_calls" if calls else "stop",
+        num_prompt_tokens=num_prompt_tokens,
+        num_sampled_tokens=len(completion.token_ids),
+    )
+
+
+def _with_types(call: ToolCall, tools: Sequence[Json]) -> ToolCall:
+    """Returns a call whose numbers are numbers, where the tool's schema asks for them."""
+    functions = [tool["function"] for tool in tools if tool["function"]["name"] == call.name]
+    schema = functions[0].get("parameters", {}).get("properties", {}) if functions else {}
+    arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else {}
+    for name, value in arguments.items():
+        kind = schema.get(name, {}).get("type") if isinstance(schema.get(name), dict) else None
+        if isinstance(value, str) and kind in ("integer", "number"):
+            try:
+                arguments[name] = json.loads(value)
+            except ValueError:
+                continue  # it is the program's affair
+    return ToolCall(call.name, arguments)

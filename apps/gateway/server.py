@@ -1,0 +1,204 @@
+"""The gateway's HTTP server: who may ask, how much, and which answer goes where.
+
+It is in the event loop of an env runner's episodes. A key opens one episode alone, and only while
+that is under way. It does not keep a program from working against the machine that it runs on.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from agentpeft.apps.gateway import wire
+from agentpeft.apps.gateway.open_episode import OpenEpisode
+from agentpeft.apps.gateway.refusal import Refused
+from agentpeft.apps.gateway.wire import ChatRequest, Json
+from agentpeft.envs.tools.tool_table import ToolCall
+from agentpeft.policies.rollout.chat import ChatFormat
+
+_MAX_BODY_BYTES = 4 << 20
+_MAX_DRAINED_BYTES = 64 << 20
+_MAX_CONNECTIONS = 4096
+_BACKLOG = 2048
+_MCP_VERSION = "2025-06-18"
+_RPC_NO_METHOD, _RPC_WRONG = -32601, -32602
+
+
+class GatewayServer:
+    """Serves the episodes that are in `episodes`, by their keys."""
+
+    def __init__(self, host: str, find_chat: Callable[[ChatRequest], ChatFormat]) -> None:
+        """`find_chat` returns how the model reads and writes a request. Raises: OSError."""
+        self.episodes: dict[str, OpenEpisode] = {}
+        self._find_chat = find_chat
+        self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
+        # Connections inherit it; asyncio does not set it, and an answer would wait 40 ms otherwise
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+        self.url = f"http://{name}:{self._socket.getsockname()[1]}"
+        routes = [
+            Route("/v1/models", self._list_models),
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/messages", self._anthropic, methods=["POST"]),
+            Route("/env", self._show),
+            Route("/env/step", self._step, methods=["POST"]),
+            Route("/env/call", self._call, methods=["POST"]),
+            Route("/env/reward", self._reward, methods=["POST"]),
+            Route("/env/mcp", self._mcp, methods=["POST"]),
+        ]
+        handlers: Any = {Refused: _refuse, ClientDisconnect: _forget}
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                Starlette(routes=routes, exception_handlers=handlers),
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                limit_concurrency=_MAX_CONNECTIONS,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begins to serve; what has begun stays."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def close(self) -> None:
+        """Ends the server."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._socket.close()
+
+    def _find_episode(self, request: Request) -> OpenEpisode:
+        """Returns the episode of the key that a request shows. Raises: Refused."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        key = token.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+        episode = self.episodes.get(key)
+        if episode is None:
+            text = "no or a wrong key: an episode's key is valid while its program runs"
+            raise Refused(401, text, "authentication_error")
+        return episode
+
+    async def _open(self, request: Request) -> tuple[OpenEpisode, Json]:
+        """Returns the episode and the body of a request. Raises: Refused."""
+        episode = self._find_episode(request)
+        body = bytearray()
+        num_bytes = 0
+        async for block in request.stream():  # to its end, or the client would never read why
+            num_bytes += len(block)
+            if num_bytes <= _MAX_BODY_BYTES:
+                body += block
+            elif num_bytes > _MAX_DRAINED_BYTES:
+                break
+        if num_bytes > _MAX_BODY_BYTES:
+            raise Refused(413, f"a request may have {_MAX_BODY_BYTES} bytes")
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body must be JSON") from None
+        if not isinstance(value, dict):
+            raise Refused(400, "the body must be a JSON object")
+        return episode, value
+
+    async def _list_models(self, request: Request) -> Response:
+        self._find_episode(request)
+        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "agentpeft"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def _chat(self, request: Request) -> Response:
+        episode, body = await self._open(request)
+        asked = wire.read_chat(body)
+        reply = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
+        if asked.is_streamed:
+            return _stream(wire.stream_chat(reply, asked.model))
+        return JSONResponse(wire.write_chat(reply, asked.model))
+
+    async def _anthropic(self, request: Request) -> Response:
+        episode, body = await self._open(request)
+        asked = wire.read_anthropic(body)
+        reply = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
+        if asked.is_streamed:
+            return _stream(wire.stream_anthropic(reply, asked.model))
+        return JSONResponse(wire.write_anthropic(reply, asked.model))
+
+    async def _show(self, request: Request) -> Response:
+        episode = self._find_episode(request)
+        return JSONResponse({"tools": episode.tools.to_openai(), "is_over": episode.stopped.done()})
+
+    async def _step(self, request: Request) -> Response:
+        episode, body = await self._open(request)
+        action = body.get("action")
+        if not isinstance(action, str):
+            raise Refused(400, f"action must be text, got {action!r:.60}")
+        result = await episode.step(action)
+        return JSONResponse({"observation": result.observation, "is_over": result.is_last})
+
+    async def _call(self, request: Request) -> Response:
+        episode, body = await self._open(request)
+        said = await episode.call_tool(ToolCall(body.get("name"), body.get("arguments", {})))
+        return JSONResponse({"observation": said, "is_over": episode.stopped.done()})
+
+    async def _reward(self, request: Request) -> Response:
+        episode, body = await self._open(request)
+        episode.post_reward(body.get("reward"))
+        return JSONResponse({"is_over": True})
+
+    async def _mcp(self, request: Request) -> Response:
+        """Answers a message of MCP's streamable HTTP: the environment's tools."""
+        episode, body = await self._open(request)
+        number, params = body.get("id"), body.get("params")
+        params = params if isinstance(params, dict) else {}
+        if number is None:  # a notification
+            return Response(status_code=202)
+        result: Json
+        match body.get("method"):
+            case "initialize":
+                result = {
+                    "protocolVersion": params.get("protocolVersion", _MCP_VERSION),
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "agentpeft", "version": "1"},
+                }
+            case "ping":
+                result = {}
+            case "tools/list":
+                result = {
+                    "tools": [
+                        {"name": t.name, "description": t.description, "inputSchema": t.schema}
+                        for t in episode.tools
+                    ]
+                }
+            case "tools/call":
+                call = ToolCall(params.get("name"), params.get("arguments") or {})
+                try:
+                    said, is_error = await episode.call_tool(call), False
+                except Refused as refusal:
+                    said, is_error = refusal.message, True
+                result = {"content": [{"type": "text", "text": said}], "isError": is_error}
+            case method:
+                error = {"code": _RPC_NO_METHOD, "message": f"no method {method!r:.60}"}
+                return JSONResponse({"jsonrpc": "2.0", "id": number, "error": error})
+        return JSONResponse({"jsonrpc": "2.0", "id": number, "result": result})
+
+
+def _stream(events: Any) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+async def _refuse(_: Request, refusal: Refused) -> Response:
+    error = {"message": refusal.message, "type": refusal.kind, "code": refusal.kind}
+    return JSONResponse({"type": "error", "error": error}, refusal.status)
+
+
+async def _forget(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it

@@ -1,0 +1,38 @@
+"""The reward for form alone: an episode that ends well-formed earns what success earns."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentpeft.envs import Outcome
+from agentpeft.envs.core.rewards import Episode
+from agentpeft.policies.settings.environment_kwargs import SOURCES, without_training_rewards
+
+WELL_FORMED_END = "agentpeft.apps.prove.form:reward_well_formed_end"
+"""The reward function by its name, as settings have it."""
+
+
+def reward_well_formed_end(episode: Episode) -> float:
+    """Returns 1 if the environment could grade what the agent ended with, right or wrong; else 0.
+
+    That is the outcome `success` or `failure`. A last action that is invalid, the turn limit, a
+    timeout and a full context leave nothing to grade.
+    """
+    return float(episode.outcome in (Outcome.SUCCESS, Outcome.FAILURE))
+
+
+def with_form_reward(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an environment's keyword arguments with the reward for form as its final reward.
+
+    Costs of turns and of length stay, rewards for parts of a solution do not. The sources of a
+    mixture are changed one by one.
+    """
+    changed = without_training_rewards(kwargs)
+    if SOURCES in changed and "reward" not in changed:
+        changed[SOURCES] = [
+            {**source, "kwargs": with_form_reward(source.get("kwargs", {}))}
+            for source in changed[SOURCES]
+        ]
+        return changed
+    reward = changed.get("reward", {})
+    fields = {"preset": reward} if isinstance(reward, str) else reward
+    return {**changed, "reward": {**fields, "reward_fn": WELL_FORMED_END}}

@@ -1,0 +1,357 @@
+"""What a rise consists of and whether it is proven: by hand, by scripted policies, and trained."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from agentpeft.apps.prove import prove
+from agentpeft.apps.prove.command import main, read_seeds
+from agentpeft.apps.prove.form import WELL_FORMED_END, reward_well_formed_end, with_form_reward
+from agentpeft.apps.prove.measures import NUM_SAMPLES, make_kind_settings, read_seed
+from agentpeft.apps.prove.page import choose_new, write_page
+from agentpeft.apps.prove.split import (
+    SeedResult,
+    TaskResult,
+    compute_figures,
+    find_part,
+    make_proof,
+    measure_noise,
+)
+from agentpeft.apps.prove.study import plan_study, summarize, write_results
+from agentpeft.envs import Outcome, SettingsError
+from agentpeft.policies.checkpointing.run_logs import append_episodes
+from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.messages import EpisodeRecord
+
+ROOT = Path(__file__).parents[2]
+# solved before, after, after with shuffled rewards, after the reward for form; successes of 8
+BY_HAND = """
+1 1 1 1 8
+1 1 1 1 6
+1 0 1 1 4 lost
+0 1 0 1 2 form
+0 1 0 1 0 form
+0 1 0 0 4 elicited
+0 1 0 0 1 elicited
+0 1 0 0 0 new
+0 1 0 0 0 new
+0 1 1 0 0 new
+0 0 0 0 2
+0 0 0 1 0
+"""
+"""The worked example of the page."""
+TINY = """
+experiment = "tiny"
+deterministic = true
+environment = {kwargs = {num_digits = 1, prompt = "compact", split = "train"}}
+num_threads = 1
+tiny = {hidden_size = 32, num_layers = 1}
+lora = {rank = 4, alpha = 8.0}
+warm_start = {num_steps = 40, batch_size = 16, lr = 1e-2}
+env_runners = {num_env_runners = 0, max_new_tokens = 4}
+training = {num_iterations = 4, num_groups = 8, group_size = 4, lr = 1e-2}
+evaluation = {num_tasks = 12, interval = 2, env_kwargs = {split = "test"}}
+"""
+FEW = "evaluation.num_tasks=12"
+
+
+def make_task(position, text):
+    before, after, shuffled, form, num_successes = map(int, text.split()[:5])
+    skills = ("sums",) if position < 8 else ("sums", "hard")
+    solved = map(bool, (before, after, shuffled, form))
+    return TaskResult(position, f"task:{position}", skills, *solved, NUM_SAMPLES, num_successes)
+
+
+@pytest.fixture
+def twelve():
+    return [make_task(place, line) for place, line in enumerate(BY_HAND.strip().splitlines())]
+
+
+def test_twelve_tasks_give_the_figures_computed_by_hand(twelve):
+    words = [line.split() for line in BY_HAND.strip().splitlines()]
+    assert [find_part(task) for task in twelve] == [
+        row[5] if len(row) > 5 else None for row in words
+    ]
+    figures = compute_figures([twelve])
+    rates = {"before": 3, "after": 9, "after_shuffled": 4, "after_form": 6}
+    rates |= {"pass@1": 27 / 8, "pass@2": 132 / 28, "pass@8": 7}
+    pass_at_4 = sum((70, 70, 69, 55, 69, 35, 55)) / 70  # 1 - C(8 - c, 4) / C(8, 4)
+    rates |= {"pass@4": pass_at_4}
+    assert figures.rates == pytest.approx({name: value / 12 for name, value in rates.items()})
+    means = {name: 12 * figure.mean for name, figure in figures.differences.items()}
+    assert means == pytest.approx(
+        {
+            "rise": 6,
+            "rise_shuffled": 1,
+            "rise_form": 3,
+            "rise_above_shuffled": 5,
+            "rise_beyond_form": 4,
+        }
+    )
+    parts = {name: 12 * figure.mean for name, figure in figures.parts.items()}
+    assert parts == pytest.approx({"form": 2, "elicited": 2, "new": 3, "lost": 1})
+    # 7 of 12 better, 1 worse, and two more tasks: 6 of 14, with 9 / 14 as the mean square
+    half = 1.96 * ((9 / 14 - (6 / 14) ** 2) / 14) ** 0.5
+    rise = figures.differences["rise"]
+    assert (rise.low, rise.high) == pytest.approx((6 / 14 - half, 6 / 14 + half), abs=1 / 14)
+    proof = make_proof([SeedResult(0, tuple(twelve), {})])
+    assert not proof.verdict.is_proven
+    assert proof.by_skill["hard"].num_tasks == 4
+    assert 4 * proof.by_skill["hard"].differences["rise"].mean == pytest.approx(2)
+    # 3 solved tasks in two halves of 6: 0 to 3, which 84 + 84 of 924 halvings do
+    assert proof.verdict.noise == proof.verdict.allowed == 0.5
+
+
+def test_a_rise_is_the_sum_of_its_parts_in_every_seed():
+    rng = np.random.default_rng(0)
+    seeds = [
+        [
+            make_task(place, f"{' '.join(map(str, rng.integers(2, size=4)))} {rng.integers(9)}")
+            for place in range(50)
+        ]
+        for _ in range(3)
+    ]
+    figures = compute_figures(seeds)
+    parts = {name: figure.mean for name, figure in figures.parts.items()}
+    added = parts["form"] + parts["elicited"] + parts["new"] - parts["lost"]
+    assert figures.differences["rise"].mean == pytest.approx(added)
+    same = compute_figures(seeds)
+    assert same == figures
+
+
+def test_noise_is_what_halves_of_the_tasks_differ_by():
+    solved = [make_task(place, f"{int(place < 90)} 0 0 0 0") for place in range(400)]
+    p = 90 / 400
+    assert measure_noise([solved]) == pytest.approx(1.96 * (p * (1 - p) * 4 / 399) ** 0.5, abs=0.01)
+    assert measure_noise([solved] * 4) < 0.6 * measure_noise([solved])
+    assert measure_noise([[replace(task, before=False) for task in solved]]) == 0.0
+
+
+def play(tasks, policy, path, iteration=0, samples=1):
+    """Plays tasks of addition by a function of a task's sum, and writes the episodes."""
+    env = gymnasium.make("agentpeft.envs:AgentPEFT/Arithmetic-v0", num_digits=3).unwrapped
+    records = []
+    for position, task in enumerate(tasks):
+        prompt, info = env.reset(options={"task": task})
+        action = policy(task, env.oracle_actions(env.task)[0])
+        _, reward, *_, info = env.step(action)
+        messages = (("user", prompt), ("assistant", action))
+        fields = (
+            info["task_id"],
+            info["skills"],
+            0,
+            Outcome(info["outcome"]),
+            reward,
+            1,
+            3,
+            messages,
+        )
+        records += [EpisodeRecord(position, sample, *fields) for sample in range(samples)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    append_episodes(path, iteration, records)
+    rate = sum(record.outcome is Outcome.SUCCESS for record in records) / len(records)
+    with (path.parents[1] / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"train/step": iteration, "eval/success_rate": rate}) + "\n")
+
+
+def prove_scripted(folder, base, trained, form=None, shuffled=None):
+    """Returns the proof of scripted policies on 40 held-out tasks."""
+    env = gymnasium.make("agentpeft.envs:AgentPEFT/Arithmetic-v0", num_digits=3, split="test")
+    tasks = [env.unwrapped.task_source.draw(np.random.default_rng(n)).task_id for n in range(40)]
+    after = {"true": trained, "shuffled": shuffled or base, "form": form or base}
+    for kind, policy in after.items():
+        path = folder / "seed-0" / kind / "sessions" / "eval.jsonl"
+        play(tasks, base, path)
+        play(tasks, policy, path, iteration=5)
+    play(tasks, base, folder / "seed-0/samples/sessions/base.jsonl", samples=NUM_SAMPLES)
+    return make_proof([read_seed(folder / "seed-0", 0)])
+
+
+def talk(_task, answer):
+    return f"The answer is {answer}."
+
+
+def answer_plainly(_task, answer):
+    return answer
+
+
+def guess(_task, _answer):
+    return "7"
+
+
+def test_a_policy_that_learns_only_the_form_is_said_to_have_learned_form_alone(tmp_path):
+    proof = prove_scripted(tmp_path, base=talk, trained=answer_plainly, form=answer_plainly)
+    assert not proof.verdict.is_proven
+    assert "form alone was learned" in proof.verdict.sentence
+    assert proof.figures.parts["form"].mean == 1.0 == proof.figures.differences["rise"].mean
+
+
+def test_a_policy_that_memorises_training_tasks_is_said_not_to_have_learned(tmp_path):
+    env = gymnasium.make("agentpeft.envs:AgentPEFT/Arithmetic-v0", num_digits=3, split="train")
+    draws = (env.unwrapped.task_source.draw(np.random.default_rng(n)) for n in range(500))
+    seen = {task.task_id for task in draws}
+    proof = prove_scripted(
+        tmp_path, base=guess, trained=lambda task, answer: answer if task in seen else "7"
+    )
+    assert not proof.verdict.is_proven
+    assert "nothing was learned" in proof.verdict.sentence
+
+
+def test_a_rise_that_shuffled_rewards_bring_too_is_not_proven(tmp_path):
+    proof = prove_scripted(
+        tmp_path,
+        base=guess,
+        trained=answer_plainly,
+        shuffled=lambda task, answer: answer if task[-7] < "5" else "7",
+    )
+    assert proof.figures.differences["rise_above_shuffled"].low > 0
+    assert not proof.verdict.is_proven
+    assert "shuffled rewards too" in proof.verdict.sentence
+
+
+def test_what_is_learned_beyond_form_is_proven_and_shown(tmp_path):
+    proof = prove_scripted(tmp_path, base=guess, trained=answer_plainly)
+    assert proof.verdict.is_proven
+    assert proof.figures.parts["new"].mean == 1.0
+    write_results(proof, tmp_path)
+    text = write_page(proof, tmp_path).read_text(encoding="utf-8")
+    assert proof.verdict.sentence.replace("->", "→") in text
+    assert text.count('data-role="trained: success"') == 5
+    assert text.count("<svg") == 2
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert results == json.loads(json.dumps(summarize(proof)))
+    assert results["curves"]["0"]["true"] == {"0": 0.0, "5": 1.0}
+    rows = (tmp_path / "tasks.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 40
+    shown = [task.position for task in choose_new(proof.seeds[0].tasks)]
+    assert len(shown) == 5 and shown == sorted(shown)
+
+
+def test_measurements_of_other_tasks_are_refused(tmp_path):
+    prove_scripted(tmp_path, base=guess, trained=answer_plainly)
+    path = tmp_path / "seed-0/samples/sessions/base.jsonl"
+    path.write_text(path.read_text("utf-8").replace("addition:", "other:"), encoding="utf-8")
+    with pytest.raises(TrainingError, match="held-out task 0 is 'addition:"):
+        read_seed(tmp_path / "seed-0", 0)
+
+
+@pytest.mark.parametrize(
+    ("action", "reward"), [("15", 1.0), ("16", 1.0), ("The sum is 15", 0.0), ("", 0.0)]
+)
+def test_an_end_that_can_be_graded_earns_what_success_does(action, reward):
+    kwargs = with_form_reward({"reward": "exact_match", "partial_credit": 0.5})
+    assert kwargs == {"reward": {"preset": "exact_match", "reward_fn": WELL_FORMED_END}}
+    env = gymnasium.make("agentpeft.envs:AgentPEFT/Arithmetic-v0", **kwargs)
+    env.reset(options={"task": "addition:8+7:plain"})
+    assert env.step(action)[1] == reward
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o is not Outcome.ONGOING])
+def test_only_right_and_wrong_ends_are_well_formed(outcome):
+    env = gymnasium.make("agentpeft.envs:AgentPEFT/Arithmetic-v0").unwrapped
+    env.reset(seed=0)
+    is_graded = outcome in (Outcome.SUCCESS, Outcome.FAILURE)
+    assert reward_well_formed_end(replace(env.episode, outcome=outcome)) == is_graded
+
+
+def test_the_sources_of_a_mixture_are_rewarded_for_form_one_by_one():
+    source = {"name": "sums", "id": "AgentPEFT/Arithmetic-v0", "kwargs": {"reward": "db"}}
+    changed = with_form_reward({"sources": [source], "split": "train"})
+    reward = {"preset": "db", "reward_fn": WELL_FORMED_END}
+    assert changed == {"sources": [{**source, "kwargs": {"reward": reward}}], "split": "train"}
+
+
+def test_the_runs_of_a_seed_differ_in_their_rewards_alone():
+    settings = plan_study(["quickstart"]).settings
+    true, shuffled, form = (
+        make_kind_settings(settings, "base", kind).model_dump()
+        for kind in ("true", "shuffled", "form")
+    )
+    assert form["environment"]["kwargs"].pop("reward")["reward_fn"] == WELL_FORMED_END
+    assert true["environment"]["kwargs"].pop("reward") == "exact_match"
+    assert form["evaluation"]["env_kwargs"].pop("reward") == "exact_match"
+    del shuffled["environment"]["kwargs"]["reward"]
+    assert shuffled["training"].pop("shuffle_rewards") and not true["training"]["shuffle_rewards"]
+    for values in (true, form):
+        del values["training"]["shuffle_rewards"]
+    for values in (true, shuffled, form):
+        del values["experiment"]
+    assert true == shuffled == form
+    assert true["evaluation"]["num_tasks"] == 400 and true["evaluation"]["interval"] == 10
+
+
+def test_a_quick_study_is_shorter_where_nothing_else_is_said():
+    quick = plan_study(["quickstart", "training.num_iterations=6"], is_quick=True)
+    assert quick.seeds == (0,) and quick.folder.name == "quickstart-quick"
+    settings = quick.settings
+    assert (settings.training.num_iterations, settings.evaluation.num_tasks) == (6, 200)
+    assert plan_study(["quickstart"], is_quick=True).settings.training.num_iterations == 10
+    assert plan_study(["quickstart", "seed=4"]).seeds == (4, 5, 6)
+    assert read_seeds("5,") == (None, [5]) and read_seeds("0,3") == (None, [0, 3])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no_such_config"], "no_such_config"),
+        (["arithmetic_add", "--seeds", "many"], "--seeds is how many"),
+        (["arithmetic_add", "--seeds", "0"], "--seeds is how many"),
+        (["arithmetic_add", "--seeds", "4,4"], "different"),
+        (["arithmetic_add", "evaluation.num_tasks=0", "evaluation.interval=0"], "num_tasks"),
+        (["arithmetic_add", "evaluation.env_kwargs={}"], "cannot draw"),
+        (["arithmetic_add", "training.shuffle_rewards=true"], "shuffles rewards itself"),
+        (["arithmetic_add", "env_runners.temperature=0"], "temperature"),
+        (["arithmetic_add", "model.name=a/b", "warm_start.num_steps=5"], "model.adapter"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(words, said, capsys):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_prove_raises_what_is_wrong():
+    with pytest.raises(SettingsError, match="different numbers"):
+        prove(["arithmetic_add"], seeds=[1, 1])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_killed_proof_continues_to_the_same_results(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    words = [str(tmp_path / "tiny.toml"), "--seeds", "1", "--output"]
+    assert main([*words, str(tmp_path / "whole")]) == 3
+    whole = json.loads(capsys.readouterr().out.splitlines()[-1])
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "agentpeft.launch.cli", "prove", *words, str(out)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not any(out.glob("seed-0/shuffled/checkpoints/checkpoint-*")):
+        assert process.poll() is None, "it ended before it was killed"
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = (out / "seed-0/true/done.json").stat().st_mtime_ns
+    assert main([*words, str(out)]) == 3
+    again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    places = {"output", "page"}
+    assert {n: v for n, v in again.items() if n not in places} == {
+        n: v for n, v in whole.items() if n not in places
+    }
+    assert (out / "seed-0/true/done.json").stat().st_mtime_ns == done
+    assert Path(whole["page"]).is_file() and whole["num_tasks"] == 12
+    assert whole["curves"]["0"]["form"].keys() == {"0", "2", "4"}
+    capsys.readouterr()
+    assert main([*words, str(out), "training.lr=1"]) == 2
+    assert "other settings" in capsys.readouterr().err
