@@ -692,3 +692,7 @@ SELECT COUNT(*) FROM emp e, (SELECT 1 AS x) E
 SELECT CURRENT_DATE() = CURDATE(), CURRENT_TIMESTAMP() IS NULL
 SELECT LOCATE('a', 'banana', 3)
 SELECT COUNT(*) FROM emp a, emp b RIGHT JOIN emp c ON b.id = 0
+SELECT sid, HOUR(sold_at), MINUTE(sold_at), SECOND(sold_at), DAYOFWEEK(sold_at), WEEKDAY(sold_at), DAYOFYEAR(sold_at), QUARTER(sold_at) FROM sales
+SELECT id, HOUR(hired), MONTHNAME(hired), DATE_FORMAT(hired, '%Y %y %M %b %m %c %d %e %j %W %a %H %k %h %I %i %S %s %p %r %T %%') FROM emp
+SELECT id, hired + INTERVAL dept_id MONTH, hired - INTERVAL -dept_id DAY, hired + INTERVAL '25' HOUR FROM emp
+UPDATE emp SET hired = DATE_SUB(hired, INTERVAL 1 MONTH) WHERE QUARTER(hired) = 1 OR DAYNAME(hired) = 'Monday'

@@ -49,10 +49,10 @@ def test_statements_give_what_a_server_gives_or_are_refused(mysql_url: str) -> N
     pairs = zip(answers("sqlite"), answers(mysql_url), _STATEMENTS.splitlines(), strict=True)
     differing = [(sql, embedded) for embedded, served, sql in pairs if embedded != served]
     assert [sql for sql, embedded in differing if embedded not in {"1235", "1064"}] == []
-    assert len(differing) <= 265
+    assert len(differing) <= 240
 
 
 def test_refused_statements_say_what_is_not_supported() -> None:
     results = answers("sqlite")
     assert "1105" not in results
-    assert results.count("1235") <= 265
+    assert results.count("1235") <= 240

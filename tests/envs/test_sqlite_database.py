@@ -321,9 +321,14 @@ ODD = Table(
             ("photo", "BLOB"),
             ("code", "INT(5) ZEROFILL"),
             ("mark", "TEXT(50)"),
+            ("sku", "VARCHAR(9) COLLATE utf8mb4_bin"),
         )
     ),
-    (("low", 1999, "x", 7, "😀"), ("high", 2024, "y", 8, "👍"), (None, None, None, None, "か")),
+    (
+        ("low", 1999, "x", 7, "😀", "a"),
+        ("high", 2024, "y", 8, "👍", "A"),
+        (None, None, None, None, "か", None),
+    ),
 )
 
 
@@ -344,6 +349,7 @@ ODD = Table(
         ("SELECT * FROM odd", "1235"),
         ("SELECT 1 FROM odd WHERE photo = 'X'", "1235"),
         ("SELECT CONCAT(code) FROM odd", "1235"),
+        ("SELECT 1 FROM odd WHERE sku = 'a'", "1235"),
         ("SELECT mark FROM odd ORDER BY mark", "1235"),
         ("SELECT 1 FROM odd WHERE mark > 'a'", "1235"),
         ("SELECT 1 FROM odd WHERE mark = 'カ'", "1235"),

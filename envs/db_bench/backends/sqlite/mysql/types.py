@@ -109,6 +109,9 @@ _TYPE = re.compile(
     re.ASCII | re.IGNORECASE | re.DOTALL,
 )
 
+_OPAQUE = re.compile("ZEROFILL|BINARY|_BIN|_CS|_AS_", re.IGNORECASE)
+"""What makes a task's column opaque, such as a collation that tells case or accents apart."""
+
 
 def parse_type(declared: str, is_task: bool = False) -> SqlType:
     """Returns the type that a declaration such as `DECIMAL(10,2) UNSIGNED` means.
@@ -128,7 +131,7 @@ def parse_type(declared: str, is_task: bool = False) -> SqlType:
         raise Mistake.NOT_SUPPORTED(declared)
     is_rounded = bool(sizes[1:] if kind.kind in FLOATS else sizes and kind.kind in TEMPORALS)
     is_partial = kind.is_partial or is_rounded
-    is_opaque = kind.is_opaque or "ZEROFILL" in match[5].upper()
+    is_opaque = kind.is_opaque or _OPAQUE.search(match[5]) is not None
     kind = replace(kind, is_partial=is_partial, is_opaque=is_opaque)
     if kind.kind is Kind.DECIMAL and sizes:
         kind = replace(kind, length=sizes[0], scale=sizes[1] if sizes[1:] else 0)

@@ -318,6 +318,18 @@ def _whole(function: str, values: list[Fragment]) -> Fragment:
     return Fragment(f"{function}({value.sql})", kind)
 
 
+def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
+    """A date plus or minus an INTERVAL."""
+    base, amount, unit = values
+    is_whole = amount.type.kind is Kind.INTEGER or (amount.literal or "").isdigit()
+    if base.type.kind not in (Kind.DATE, Kind.DATETIME) or base.type.is_partial or not is_whole:
+        raise Mistake.NOT_SUPPORTED(f"INTERVAL of {amount.type.kind} and {base.type.kind}")
+    is_date = base.type.kind is Kind.DATE and unit.literal in dates.DATE_UNITS
+    unit_sql = _convert("u", unit, "INTERVAL")
+    sql = f"my_date_add({base.sql}, {sign} * {amount.sql}, {unit_sql}, {int(is_date)})"
+    return Fragment(sql, types.DATE if is_date else types.DATETIME)
+
+
 def _date(values: list[Fragment]) -> Fragment:
     if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
         raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
@@ -326,16 +338,17 @@ def _date(values: list[Fragment]) -> Fragment:
 
 _SIGNATURES = {
     types.TEXT: """upper(t) lower(t) left(ti) right(ti) repeat(ti) substring(tii?) trim(t) ltrim(t)
-        rtrim(t) replace(ttt)""",
+        rtrim(t) replace(ttt) dayname(d) monthname(d) date_format(dt)""",
     types.INTEGER: """length(t) char_length(t) instr(tt) isnull(a) datediff(dd)
-        timestampdiff(udd) year(d) month(d) day(d)""",
+        timestampdiff(udd) year(d) quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d)
+        hour(m) minute(m) second(m)""",
     types.DATE: "curdate()",
     types.DATETIME: "now(x?)",
 }
 """Functions whose type is always the same, with a letter for each argument.
 
-`t` text, `i` whole number, `d` date or date and time, `u` unit of time, `a` any, `x` none that is
-done. The last may be missing (`?`).
+`t` text, `i` whole number, `d` date or date and time, `m` date or time that is no literal, `u`
+unit of time, `a` any, `x` none that is done. The last may be missing (`?`).
 """
 _TEMPLATES = {
     "TRIM": "trim({})",
@@ -347,11 +360,21 @@ _TEMPLATES = {
     "YEAR": "CAST(substr({}, 1, 4) AS INTEGER)",
     "MONTH": "CAST(substr({}, 6, 2) AS INTEGER)",
     "DAY": "CAST(substr({}, 9, 2) AS INTEGER)",
+    "QUARTER": "((CAST(substr({}, 6, 2) AS INTEGER) + 2) / 3)",
+    "DAYOFWEEK": "(CAST(strftime('%w', {}) AS INTEGER) + 1)",
+    "WEEKDAY": "((CAST(strftime('%w', {}) AS INTEGER) + 6) % 7)",
+    "DAYOFYEAR": "CAST(strftime('%j', {}) AS INTEGER)",
+    "DAYNAME": "my_date_format({}, '%W')",
+    "MONTHNAME": "my_date_format({}, '%M')",
+    "HOUR": "CAST(substr({}, -8, 2) AS INTEGER)",
+    "MINUTE": "CAST(substr({}, -5, 2) AS INTEGER)",
+    "SECOND": "CAST(substr({}, -2, 2) AS INTEGER)",
 }
 """SQLite's text for those of them that are not a function `my_…` of the runtime."""
 _ALLOWED = {
     "i": frozenset({Kind.INTEGER, Kind.NULL}),
     "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.NULL}),
+    "m": frozenset({Kind.DATETIME, Kind.TIME, Kind.NULL}),
 }
 
 
@@ -359,6 +382,8 @@ def _convert(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its letter asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
+    if letter == "m" and value.type.kind is Kind.DATE:
+        value = to_temporal(value, Kind.DATETIME)
     if letter == "d" and value.type.kind is Kind.TEXT and value.literal is not None:
         moment = dates.normalize(value.literal, Kind.DATETIME)
         if moment is not None:
@@ -395,6 +420,8 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "ROUND": (1, 2, _rounded),
     "CEIL": (1, 1, lambda values: _whole("my_ceil", values)),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
+    "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
+    "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
     "DATE": (1, 1, _date),
 }
 """The fewest arguments of each function, the most, and what it becomes."""

@@ -522,7 +522,15 @@ class _Parser:
     def _calculation(self, left: Expression, binding: int) -> Expression:
         operator = _SYNONYMS.get(self.token.upper, self.token.upper)
         self._advance()
+        if binding == _SUM and self._accept("INTERVAL"):
+            return self._shift(left, "DATE_ADD" if operator == "+" else "DATE_SUB")
         return Operator(operator, (left, self._operation(binding + 1)))
+
+    def _shift(self, date: Expression, name: str) -> nodes.Call:
+        """Reads an interval. Raises: MySQLError (1064 for one without a unit)."""
+        amount = self._expression()
+        unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
+        return nodes.Call(name, (date, amount, unit))
 
     def _signed(self) -> Expression:
         sign = self._accept("-", "+")
@@ -554,14 +562,7 @@ class _Parser:
             return self._parenthesized()
         if self._accept("EXISTS"):
             return Operator("EXISTS", (self._subquery(),))
-        return self._case() if self._accept("CASE") else self._refuse_interval()
-
-    def _refuse_interval(self) -> NoReturn:
-        """Raises: MySQLError (1235 for an interval, 1064 for other words)."""
-        self._expect("INTERVAL")
-        self._expression()
-        self._expect(*words.INTERVAL_UNITS)
-        raise Mistake.NOT_SUPPORTED("INTERVAL")
+        return self._case() if self._accept("CASE") else self.fail()
 
     def _constant(self) -> nodes.Constant:
         token = self._advance()
@@ -607,7 +608,7 @@ class _Parser:
 
     def _call(self) -> Expression:
         token = self.token
-        if token.upper in words.FUNCTIONS and token.upper not in words.DATE_SHIFTS:
+        if token.upper in words.FUNCTIONS:
             raise Mistake.NOT_SUPPORTED(token.text)
         if token.upper in words.GLUED and token.end != self._peek().start:
             if self._peek(2).upper == "*":
@@ -620,6 +621,14 @@ class _Parser:
         self._expect("(")
         if upper == "CAST":
             return self._cast()
+        if upper in words.DATE_SHIFTS:
+            date = self._expression()
+            self._expect(",")
+            if not self._accept("INTERVAL"):
+                raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
+            shift = self._shift(date, words.DATE_SHIFTS[upper])
+            self._expect(")")
+            return shift
         is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
@@ -634,8 +643,6 @@ class _Parser:
         if upper in words.WITH_FROM:
             self._refuse(("FROM",), f"{name} with FROM")
         self._expect(")")
-        if upper in words.DATE_SHIFTS:
-            raise Mistake.NOT_SUPPORTED(name)
         window = self._window() if self._accept("OVER") else None
         if window is None and upper in words.WINDOW_FUNCTIONS:
             self.fail()

@@ -1,6 +1,7 @@
-"""Dates and times as MySQL reads and compares them; SQLite holds them as ISO text."""
+"""Dates and times as MySQL reads, adds and prints them; SQLite holds them as ISO text."""
 
 import re
+from calendar import monthrange
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -24,6 +25,7 @@ _UNITS = {
 }
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 UNITS = frozenset({*_UNITS, *_MONTHS})
+DATE_UNITS = frozenset({"DAY", "WEEK", *_MONTHS})
 
 
 def normalize(value: SQLiteValue, kind: Kind) -> str | None:
@@ -60,6 +62,61 @@ def parse_datetime(text: str) -> datetime | None:
         return None
 
 
+def _add(text: str, count: int, unit: str, is_date: int) -> str:
+    """Returns a date plus so many units of time. Raises: MySQLError (1235) for one beyond all."""
+    moment = datetime.fromisoformat(text)
+    try:
+        if unit in _UNITS:
+            moment += count * _UNITS[unit]
+        else:
+            months = moment.year * 12 + moment.month - 1 + int(count) * _MONTHS[unit]
+            year, month = divmod(months, 12)
+            day = min(moment.day, monthrange(year, month + 1)[1])
+            moment = moment.replace(year=year, month=month + 1, day=day)
+    except (OverflowError, ValueError):
+        raise Mistake.NOT_SUPPORTED("a date before the year 1 or after 9999") from None
+    return moment.date().isoformat() if is_date else moment.isoformat(" ")
+
+
+_FORMATS = {
+    "Y": "{0.year:04}",
+    "y": "{0:%y}",
+    "M": "{0:%B}",
+    "b": "{0:%b}",
+    "m": "{0:%m}",
+    "c": "{0.month}",
+    "d": "{0:%d}",
+    "e": "{0.day}",
+    "j": "{0:%j}",
+    "W": "{0:%A}",
+    "a": "{0:%a}",
+    "H": "{0:%H}",
+    "k": "{0.hour}",
+    "h": "{0:%I}",
+    "I": "{0:%I}",
+    "i": "{0:%M}",
+    "S": "{0:%S}",
+    "s": "{0:%S}",
+    "p": "{0:%p}",
+    "r": "{0:%I:%M:%S %p}",
+    "T": "{0:%H:%M:%S}",
+    "%": "%",
+}
+"""MySQL's letters of formats that are done, as Python's formats."""
+
+
+def _format(text: str, pattern: str) -> str | None:
+    """Returns a date in one of MySQL's formats. Raises: MySQLError (1235)."""
+    moment = datetime.fromisoformat(text)
+
+    def write(match: re.Match[str]) -> str:
+        if match[1] not in _FORMATS:
+            raise Mistake.NOT_SUPPORTED(f"DATE_FORMAT with {match[0]}")
+        return _FORMATS[match[1]].format(moment)
+
+    return re.sub(r"%(.)", write, pattern, flags=re.DOTALL) or None
+
+
 def _difference(unit: str, start: str, end: str) -> int:
     """Returns the whole units from `start` to `end` (TIMESTAMPDIFF)."""
     first, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
@@ -84,6 +141,8 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "now": lambda: _now().isoformat(" "),
     "curdate": lambda: _now().date().isoformat(),
     "temporal": lambda value, kind: normalize(value, Kind(kind)),
+    "date_add": _add,
+    "date_format": _format,
     "datediff": _days_between,
     "timestampdiff": _difference,
 }
