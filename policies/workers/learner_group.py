@@ -138,15 +138,13 @@ def rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> Mapping
 class LearnerGroup:
     """The learners. They hold the same weights, so what one can answer the first is asked."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        kind: type[LearnerActor] = LearnerActor,
-        wait: Wait | None = None,
-    ) -> None:
-        """`wait` is called before a result is fetched. Raises: PlacementError, SettingsError."""
+    wait: Wait | None = None
+    """What is called before a result is fetched."""
+
+    def __init__(self, settings: Settings, kind: type[LearnerActor] = LearnerActor) -> None:
+        """Raises: PlacementError, SettingsError."""
         own = settings.learners
-        self._is_sharded, self._wait = own.shard_base, wait
+        self._is_sharded = own.shard_base
         self._store: TCPStore | None = None  # nccl asks it at the first update
         if own.num_learners > 1:
             from agentpeft.policies.learning.several_learners import open_store
@@ -206,8 +204,8 @@ class LearnerGroup:
         return result
 
     def _fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        if self._wait is not None:
-            self._wait(self._actors, refs)
+        if self.wait is not None:
+            self.wait(self._actors, refs)
         return self._actors.fetch(refs)
 
     def roll_back(self, version: int) -> bool:
