@@ -123,16 +123,11 @@ class LearnerActor(Actor):
                 raise CheckpointError(str(error).replace(folder, gettempdir())) from error
             paths = [path for path in Path(folder).rglob("*") if path.is_file()]
             files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        if not self.places:  # all files are where the driver has them
+            return files
+        from agentpeft.policies.delivery.adapter_files import rename_base
+
         return rename_base(files, {place: path for path, place in self.places.items()})
-
-
-def rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> Mapping[str, bytes]:
-    """Returns an adapter's files with the base's folder as it is named elsewhere."""
-    if not names:  # all files are where the driver has them
-        return files
-    from agentpeft.policies.delivery import adapter_files
-
-    return adapter_files.rename_base(files, names)
 
 
 class LearnerGroup:
