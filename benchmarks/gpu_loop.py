@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentpeft.policies.workers.owned_process import end_with
+
 CONFIG = "db_bench_qwen25_7b"
 REQUESTS, ADAPTER, CACHE = "requests.json", "adapter", "vllm-cache"
 _NOTES = "AGENTPEFT_BENCHMARK_REQUESTS"
@@ -67,18 +69,18 @@ TINY = (
 PARTS = {
     "ray_s": r"started Ray",
     "learner_s": r"the learner: ready",
+    "vllm_imported_s": r"vLLM: imported in",
     "env_runner_s": r"the env runners: ready",
 }
 """Seconds since the command began, and the line that ends each part."""
 VLLM_PARTS = {
     "import_s": r"vLLM: imported in ([\d.]+) s",
-    "process_s": r"its process ready after ([\d.]+) s",
     "load_s": r"Model loading took .* and ([\d.]+) seconds",
     "compile_s": r"torch\.compile took ([\d.]+) s",
     "graphs_s": r"Graph capturing finished in ([\d.]+) secs",
     "init_s": r"init engine .*? took ([\d.]+) s",
 }
-"""Seconds that a line of ours or of vLLM's names; `process_s` contains those below it."""
+"""Seconds that a line of ours or of vLLM's names; `init_s` contains the two above it."""
 _SAMPLING_S = 0.5
 
 
@@ -301,7 +303,8 @@ def sample_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Does what `gpu.py` asks of a process of its own."""
+    """Does what `gpu.py` asks of a process of its own, which ends with it."""
+    end_with(os.getppid())
     task, folder, model, *rest = words
     if task == "train":
         train(Path(folder), Path(model), rest)

@@ -57,15 +57,14 @@ def doctor(
 
 def _look(machine: Machine, has_ladder: bool) -> Iterator[Finding]:
     """Yields what all checks find; what cannot be imported is not climbed."""
-    faults = set()
-    for check in ALL:
+    faults = set[str]()
+    for check in ALL if has_ladder else ALL[:-1]:  # the last one starts the engine
+        if check in LATE and faults & {"packages", "gpu", "model", "memory"}:
+            continue
         for finding in check(machine):
             if finding.is_fault:
                 faults.add(finding.name)
             yield finding
-    if not faults & {"packages", "gpu", "model"}:
-        for check in LATE if has_ladder else LATE[:1]:
-            yield from check(machine)
     if has_ladder and "packages" not in faults:
         from agentpeft.launch.checking.ladder import climb
 

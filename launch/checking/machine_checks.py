@@ -323,7 +323,7 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def check_engine(machine: Machine) -> Iterator[Finding]:
-    """The engine starts. What vLLM compiles for a GPU it keeps for the run."""
+    """The vLLM of a run on this machine starts. What it compiles for a GPU it keeps for the run."""
     settings, start_s = machine.settings, time.monotonic()
     runners = settings.env_runners
     is_elsewhere = machine.address or os.environ.get("RAY_ADDRESS") or runners.shared_engines
@@ -335,15 +335,15 @@ def check_engine(machine: Machine) -> Iterator[Finding]:
         start_vllm(settings)[1].close()
     except SettingsError as error:
         yield Finding("engine", str(error), "change the settings", True)
-        return
-    yield Finding("engine", f"vLLM starts: {time.monotonic() - start_s:.0f} s")
+    else:
+        yield Finding("engine", f"vLLM starts in {time.monotonic() - start_s:.0f} s")
 
 
-LATE: tuple[Check, ...] = (check_memory, check_engine)
-"""For configs whose packages, GPUs and models are there."""
 QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)
 """Those that take less than a second together."""
-ALL: tuple[Check, ...] = (*QUICK, check_environment)
+LATE: tuple[Check, ...] = (check_memory, check_engine)
+"""Those for machines that have the packages, GPUs and models, and memory enough."""
+ALL: tuple[Check, ...] = (*QUICK, check_environment, *LATE)
 
 
 def try_environments(settings: Settings) -> None:

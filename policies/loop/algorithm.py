@@ -168,15 +168,18 @@ class Algorithm:
             from agentpeft.policies.loop.imitation import warm_start
 
             settings = warm_start(settings, self.run_dir, self._learner_class)
-        self._learners = LearnerGroup(settings, self._learner_class, self._wait_for_learners)
+        self._learners = LearnerGroup(settings, self._learner_class)
         self._running.callback(self._learners.close)
         runners = settings.env_runners
         is_vllm, share = runners.engine == "vllm", runners.num_gpus_per_env_runner
-        if is_vllm and runners.kv_cache_gib is None and 0 < share < 1:
-            # It measures the GPU as it starts, and what a learner takes meanwhile counts as its own
+        measures_gpu = is_vllm and runners.kv_cache_gib is None and 0 < share < 1
+        if measures_gpu:  # as it starts, and counts what a learner takes meanwhile as its own
             self._learners.call_all(LearnerActor.ping)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
+        if measures_gpu:
+            self._runners.actors.call(0, EnvRunnerActor.ping)
+        self._learners.wait = self._wait_for_learners
         shared = settings, self._curriculum, self._runners, self._learners
         if settings.is_rl:
             self._batches = TrainingBatches(*shared)

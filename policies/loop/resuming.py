@@ -34,8 +34,9 @@ from agentpeft.policies.checkpointing.run_checkpoints import (
     RunHistory,
 )
 from agentpeft.policies.checkpointing.run_logs import measure_logs
+from agentpeft.policies.delivery.adapter_files import rename_base
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.workers.learner_group import ADAPTER, STATE, LearnerActor, rename_base
+from agentpeft.policies.workers.learner_group import ADAPTER, STATE, LearnerActor
 
 logger = logging.getLogger(__name__)
 _FIXED = ("model", "tiny", "lora")

@@ -123,30 +123,23 @@ class LearnerActor(Actor):
                 raise CheckpointError(str(error).replace(folder, gettempdir())) from error
             paths = [path for path in Path(folder).rglob("*") if path.is_file()]
             files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        if not self.places:  # all files are where the driver has them
+            return files
+        from agentpeft.policies.delivery.adapter_files import rename_base
+
         return rename_base(files, {place: path for path, place in self.places.items()})
-
-
-def rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> Mapping[str, bytes]:
-    """Returns an adapter's files with the base's folder as it is named elsewhere."""
-    if not names:  # all files are where the driver has them
-        return files
-    from agentpeft.policies.delivery import adapter_files
-
-    return adapter_files.rename_base(files, names)
 
 
 class LearnerGroup:
     """The learners. They hold the same weights, so what one can answer the first is asked."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        kind: type[LearnerActor] = LearnerActor,
-        wait: Wait | None = None,
-    ) -> None:
-        """`wait` is called before a result is fetched. Raises: PlacementError, SettingsError."""
+    wait: Wait | None = None
+    """What is called before a result is fetched."""
+
+    def __init__(self, settings: Settings, kind: type[LearnerActor] = LearnerActor) -> None:
+        """Raises: PlacementError, SettingsError."""
         own = settings.learners
-        self._is_sharded, self._wait = own.shard_base, wait
+        self._is_sharded = own.shard_base
         self._store: TCPStore | None = None  # nccl asks it at the first update
         if own.num_learners > 1:
             from agentpeft.policies.learning.several_learners import open_store
@@ -206,8 +199,8 @@ class LearnerGroup:
         return result
 
     def _fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        if self._wait is not None:
-            self._wait(self._actors, refs)
+        if self.wait is not None:
+            self.wait(self._actors, refs)
         return self._actors.fetch(refs)
 
     def roll_back(self, version: int) -> bool:

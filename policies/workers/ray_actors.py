@@ -63,13 +63,13 @@ _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 class RayActors(Actors):
     """Ray actors in a placement group of their own, or in the current one (a trial's of Ray Tune).
 
-    They start while the driver goes on, and the first call waits for that: a learner's model and a
+    They start in the background, and the first call waits until all have: a learner's model and a
     runner's engine are loaded side by side. Placement and start have separate time limits.
     Every call into Ray has a limit too (`_ask`): Ray's own do not hold while Ray itself hangs.
     """
 
     def __init__(self, spec: ActorSpec, settings: Settings) -> None:
-        """Raises: PlacementError. What making an actor raises, the first call does."""
+        """Raises: PlacementError, WorkerLostError. What making one raises, the first call does."""
         self._spec, self.num_actors = spec, spec.num_actors
         self._limits = settings.fault_tolerance
         self._probe_s = self._limits.env_runner_health_probe_timeout_s
@@ -90,7 +90,7 @@ class RayActors(Actors):
                 self._group = self._ask("placing actors", lambda: placement_group(bundles, "PACK"))
             self._await_placement()
             self._actors = [self._start_actor(index) for index in range(spec.num_actors)]
-            self._begin_start(range(spec.num_actors), settings)
+            self._starting = self._begin_start(range(spec.num_actors), settings)
         except BaseException:
             self.close()
             raise
@@ -105,7 +105,9 @@ class RayActors(Actors):
     ) -> Ref:
         """See `Actors`."""
         if self._starting:
-            self._await_start()
+            self._await(self._starting)
+            self._starting = []
+            logger.info("%s: ready after %.1f s", self._spec.name, time.monotonic() - self._start_s)
         remote = getattr(self._actors[index], method.__name__).options(
             num_returns=num_returns, concurrency_group=_BESIDE if is_beside else None
         )
@@ -145,14 +147,15 @@ class RayActors(Actors):
 
         def end_late() -> None:
             refs = [ping for _, ping in self._pings]
-            late = ray.wait(refs, num_returns=len(refs), timeout=0)[1] if refs else []
+            late = ray.wait(refs, num_returns=len(refs), timeout=0)[1]
             for actor, ping in self._pings:
                 if ping in late:
                     ray.kill(actor)
             pings = [a.ping.options(concurrency_group=_HEALTH).remote() for a in self._actors]
             self._pings = list(zip(self._actors, pings, strict=True))
 
-        if time.monotonic() >= self._next_ping_s:
+        # One that is still starting may be too busy to answer
+        if not self._starting and time.monotonic() >= self._next_ping_s:
             self._ask("asking actors for life", end_late)
             self._next_ping_s = time.monotonic() + self._probe_s
 
@@ -162,8 +165,7 @@ class RayActors(Actors):
         self._end(self._actors[index : index + 1])
         self._await_placement()
         self._actors[index] = self._start_actor(index)
-        self._begin_start([index], settings)
-        self._await_start()
+        self._await(self._begin_start([index], settings))
 
     def find_places(self) -> Sequence[Place]:
         """See `Actors`. A lost place counts as such until Ray has one for all that lost theirs."""
@@ -205,23 +207,18 @@ class RayActors(Actors):
             gone = "its raylet is gone, or was stopped for too long"
             raise TrainingError(f"Ray has ended on this machine ({gone}): resume the run")
 
-    def _begin_start(self, indices: Sequence[int], settings: Settings) -> None:
+    def _begin_start(self, indices: Sequence[int], settings: Settings) -> list[Ref]:
         actors = [self._actors[index] for index in indices]
         self._start_s = time.monotonic()
         files = self._pack(actors, settings)
         threads, store = self._spec.num_threads, self._spec.store
-        self._starting = self._ask(
+        return self._ask(
             "starting actors",
             lambda: [
                 actor.__ray_call__.remote(_start, settings, threads, sent, index, store)
                 for actor, sent, index in zip(actors, files, indices, strict=True)
             ],
         )
-
-    def _await_start(self) -> None:
-        starting, self._starting = self._starting, []
-        self._await(starting)
-        logger.info("%s: ready after %.1f s", self._spec.name, time.monotonic() - self._start_s)
 
     def _pack(self, actors: Sequence[Any], settings: Settings) -> list[FilesToSend | None]:
         """Returns what each actor needs of this machine; None where no other is in the cluster.
@@ -290,10 +287,10 @@ class RayActors(Actors):
 
     def _end(self, actors: Sequence[Any]) -> None:
         def end() -> None:
-            # What has not come to the end of its start cannot close, and is killed at once
+            # Those that were not called yet have nothing to close, and may still be starting
             is_closed = self._spec.is_closed and not self._starting
             closed = [actor.close.remote() for actor in actors if is_closed]
-            late = ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)[1] if closed else []
+            late = ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)[1]
             if late:
                 counts = self._spec.name, len(late), len(actors)
                 logger.warning("%s: %d of %d do not close within %g s", *counts, _STOP_S)

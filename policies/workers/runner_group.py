@@ -96,7 +96,7 @@ class EnvRunnerGroup:
         counts: Counter[str] | None = None,
         kind: type[EnvRunnerActor] = EnvRunnerActor,
     ) -> None:
-        """`counts` is added to. Raises: PlacementError, and what a runner's constructor raises."""
+        """`counts` is added to. Raises: PlacementError, and in one process what starting raises."""
         self.settings, runners = settings, settings.env_runners
         spec = ActorSpec(
             name="the env runners",

@@ -15,6 +15,8 @@ from agentpeft.envs import SettingsError
 from agentpeft.launch.checking import machine_checks
 from agentpeft.launch.checking.machine_checks import Machine, find_faults
 from agentpeft.launch.doctor import main
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.settings.config import TinySettings
 
 
 def test_a_sound_machine_runs_the_tiny_model(tmp_path, monkeypatch, capsys):
@@ -152,6 +154,21 @@ def test_a_pickled_adapter_is_as_good_as_another(tmp_path, kind):
     (tmp_path / "adapter_model.bin").touch()
     text, is_fault = faults(machine_checks.check_model, adapter)
     assert is_fault == ("is no LoRA adapter" in text) == (kind != "LORA")
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize("hidden_size", [32, pytest.param(64, marks=pytest.mark.slow)])
+def test_the_engine_is_started_where_the_run_has_it_here(tmp_path, monkeypatch, hidden_size):
+    base = build_tiny(TinySettings(hidden_size=hidden_size, num_layers=1), ["some text"])
+    base.model.save_pretrained(tmp_path)
+    base.tokenizer.save_pretrained(tmp_path)
+    words = "env_runners.engine=vllm", f"model.name={tmp_path}"
+    machine = Machine(settings_of(*words, "env_runners.kv_cache_gib=0.1"))
+    (finding,) = machine_checks.check_engine(machine)
+    expected = "vLLM on a CPU takes heads of 32" if hidden_size == 32 else "vLLM starts in "
+    assert finding.text.startswith(expected) and finding.is_fault == (hidden_size == 32)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert not list(machine_checks.check_engine(machine))
 
 
 DB_BENCH = "environment.id=AgentPEFT/DBBench-v0"

@@ -1,5 +1,6 @@
 """Runners and learner as Ray actors on two CPUs, and in one process by the same methods."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -17,13 +18,18 @@ from small_model import SMALL
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.deliver import Shipment, send_and_prove
 from agentpeft.policies.delivery.version import make_version
-from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
+from agentpeft.policies.errors import (
+    DeliveryError,
+    PlacementError,
+    TrainingError,
+    WorkerLostError,
+)
 from agentpeft.policies.messages import AdapterAck
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 TINY = (
     *SMALL,
@@ -129,11 +135,42 @@ def test_what_cannot_be_placed_fails_in_time_with_both_numbers():
     assert wait_for_free_cpus(2)
 
 
-def test_an_error_while_an_actor_starts_is_its_own():
-    settings = make_settings("environment.kwargs.num_digitss=3")
-    with pytest.raises(SettingsError, match="num_digitss") as raised:
-        EnvRunnerGroup(settings).sample(REQUESTS)
-    assert "\n" not in str(raised.value)
+class StartingRunner(EnvRunnerActor):
+    """Answers nobody for a while, and is gone then if `max_num_restarts` is 9."""
+
+    def make(self, settings):
+        ctypes.PyDLL(None).usleep(3_000_000)  # holds the interpreter, as an import may
+        if settings.fault_tolerance.max_num_restarts == 9:
+            os._exit(1)
+        super().make(settings)
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind", "expected"),
+    [
+        ("environment.kwargs.num_digitss=3", SettingsError, "num_digitss"),
+        ("fault_tolerance.max_num_restarts=9", WorkerLostError, "a process of the env runners is"),
+    ],
+)
+def test_an_error_while_an_actor_starts_is_its_own(start, setting, kind, expected):
+    settings = make_settings(setting, "env_runners.num_env_runners=1")
+    runners = start(partial(EnvRunnerGroup, kind=StartingRunner), settings)
+    for _ in range(2):  # nor does a later call find an actor
+        with pytest.raises(kind, match=expected) as raised:
+            runners.sample(REQUESTS)
+        assert "\n" not in str(raised.value)
+    assert not runners.counts
+
+
+def test_an_actor_that_starts_need_not_answer_pings(start):
+    short = "fault_tolerance.env_runner_health_probe_timeout_s=0.2"
+    settings = make_settings(short, "env_runners.num_env_runners=1")
+    actors = start(partial(EnvRunnerGroup, kind=StartingRunner), settings).actors
+    until_s = time.monotonic() + 2
+    while time.monotonic() < until_s:
+        actors.wait([ray.put(None)], timeout_s=0.1)
+        time.sleep(0.1)
+    actors.call(0, StartingRunner.ping)
 
 
 class TroubledLearner(LearnerActor):

@@ -14,6 +14,7 @@ from faulty_parts import EngineAround
 from hosted_actors import IN_THREADS
 from sleeping_runners import Simulation, sleeping_kinds
 from small_model import SMALL, TWO_RUNNERS
+from virtual_runners import VirtualTime, virtual_kinds
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.engines.player import make_player
@@ -211,6 +212,17 @@ def test_a_group_that_becomes_too_old_is_given_up_and_another_is_played(tmp_path
     assert sum(m["sample/num_stale_groups"] for m in metrics) == 1
     for iteration, each in enumerate(groups):
         assert all(iteration - version <= 1 for version in each.values())
+
+
+@pytest.mark.parametrize(("engine", "start_s"), [("vllm", 1.0), ("transformers", 0.0)])
+def test_a_learner_is_there_before_vllm_measures_the_gpu_that_they_share(tmp_path, engine, start_s):
+    lag = "max_adapter_lag=1", "training.algorithm=reinforce", "output.loggers=[]"
+    own = f"env_runners.engine={engine}", "env_runners.num_gpus_per_env_runner=0.5"
+    settings = Settings(**with_overrides({}, (*SMALL, "num_threads=1", *lag, *own)))
+    clock = VirtualTime()
+    runners, learners, _, _ = virtual_kinds(clock, None)
+    with Algorithm(settings, tmp_path, env_runner_class=runners, learner_class=learners):
+        assert clock.now_s == start_s
 
 
 # The benchmark of many runners, with a few of them

@@ -221,7 +221,7 @@ class VirtualRunners(_VirtualActors):
             runner.collect(*args, promises)
         elif method.__name__ in ("take", "wake"):
             promises[0].set(getattr(runner, method.__name__)(*args))
-        else:
+        elif method.__name__ != "ping":
             (adapter,), _ = args
             promises[0].set(runner.deliver(adapter.value))
         return promises if num_returns > 1 else promises[0]
@@ -248,6 +248,8 @@ class VirtualLearners(_VirtualActors):
             self.version += 1
             metrics = {"train/num_groups": float(self.num_groups)}
             self.time.after(self.simulation.learn_s, lambda: promises[0].set(metrics))
+        elif method.__name__ == "ping":
+            self.time.after(1.0, lambda: promises[0].set(None))
         else:
             adapter = make_version(self.version, "run", {"w": np.zeros(1, np.float32)}, 1.0)
             for promise, value in zip(promises, [adapter, ack_of(adapter), None], strict=True):

@@ -75,9 +75,8 @@ class VllmSettings:
             args["gpu_memory_utilization"] = 0.9 * self.gpu_share
             args["enable_sleep_mode"] = self.sleeps
             # Graphs of the batches that can be, with LoRA: vLLM would capture three times those
-            largest = min(-(-self.max_concurrent // 16) * 16, 512)
             args["compilation_config"] = {
-                "max_cudagraph_capture_size": largest,
+                "max_cudagraph_capture_size": min(-(-self.max_concurrent // 16) * 16, 512),
                 "cudagraph_specialize_lora": not self.needs_adapter,
             }
         else:

@@ -95,11 +95,8 @@ def start_process(folder: Path, settings: VllmSettings) -> "VllmProcess":
                 start_s = time.monotonic()
                 from agentpeft.policies.engines.vllm.process import VllmProcess
 
-                imported_s = time.monotonic()
-                process = VllmProcess(folder, settings, claim, exceptions)
-                seconds = imported_s - start_s, time.monotonic() - imported_s
-                logger.info("vLLM: imported in %.1f s, its process ready after %.1f s", *seconds)
-                return process
+                logger.info("vLLM: imported in %.1f s", time.monotonic() - start_s)
+                return VllmProcess(folder, settings, claim, exceptions)
     except ImportError as error:
         claim.close()
         raise SettingsError(f"vLLM cannot be imported: {' '.join(str(error).split())}") from error
