@@ -73,10 +73,10 @@ def main() -> None:
     path = results / f"lifelong-{sequence.settings.experiment}.json"
     signals = StopSignals()
     done: list[CourseResult] = []
-    if args.minutes is not None:
-        timer = threading.Timer(60 * args.minutes, os.kill, (os.getpid(), signal.SIGTERM))
-        timer.daemon = True
-        timer.start()
+    limit_s = threading.TIMEOUT_MAX if args.minutes is None else 60 * args.minutes
+    timer = threading.Timer(limit_s, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
     with reserved_stdout() as stdout:
         try:
             with signals.handle(), closing(run_study(study, folder, signals)) as courses:
@@ -86,6 +86,8 @@ def main() -> None:
                     write_page(done, summarize(done), folder)
         except Stopped as stop:
             print(f"stopped by {stop}; the same command continues", file=sys.stderr)
+        finally:
+            timer.cancel()
         told = format_table(summarize(done)) if done else json.dumps(read_played(folder))
         print(told, file=stdout)
 

@@ -21,9 +21,9 @@ from agentpeft.apps.lifelong.task_sequence import TaskSequence
 from agentpeft.envs import Outcome
 from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.adapter_bank import PromptRouter
-from agentpeft.launch.evaluating.contest import Seating
+from agentpeft.launch.evaluating.contest import Opener
 from agentpeft.launch.evaluating.merging import base_settings, making_with_parents, merge
-from agentpeft.launch.evaluating.players import Contestant, Methods, seated
+from agentpeft.launch.evaluating.players import Contestant, Methods, playing
 from agentpeft.launch.reporting.run_data import read_rows, to_record
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.errors import TrainingError
@@ -107,11 +107,11 @@ class Course:
         signals: StopSignals,
         *,
         has_divergences: bool = True,
-        seat: Seating = seated,
+        opener: Opener = playing,
     ) -> None:
         """`folder` is shared by the courses of the settings' seed. Raises: as `train`."""
         self._sequence, self._base, self._folder = sequence, base, folder
-        self._signals, self._has_divergences, self._seat = signals, has_divergences, seat
+        self._signals, self._has_divergences, self._opener = signals, has_divergences, opener
         self._runs: list[StageRun] = []
         self._examples: dict[str, list[EpisodeRecord]] = {}
         self._router_accuracy: float | None = None
@@ -207,7 +207,7 @@ class Course:
         return [self._row([self._expert(stage) for stage in lesson.stages], lesson.stages)]
 
     def _learn_chain(self, lesson: _Lesson) -> list[_Row]:
-        """Returns rows of an adapter that goes on from stage to stage."""
+        """Returns rows of an adapter that is trained on from stage to stage."""
         name, method, stages = lesson.name, lesson.method, lesson.stages
         rows, adapter = [], None
         for place, stage in enumerate(stages):
@@ -373,7 +373,7 @@ class Course:
                 Methods(0 if examples is None else NUM_EXAMPLES),
                 _evaluation_folder(self._folder, player.name, stage),
                 examples,
-                self._seat,
+                self._opener,
             )
         success: float = summary["policies"][player.name]["success_rate"]
         return success
@@ -395,7 +395,7 @@ class Course:
         folder = self._folder / "examples" / stage
         with self._signals.immediately():
             settings = settings.model_copy(update={"evaluation": own, "seed": seed})
-            contest.evaluate(settings, [self._base_player], Methods(), folder, seat=self._seat)
+            contest.evaluate(settings, [self._base_player], Methods(), folder, opener=self._opener)
         self._examples[player.name] = read_folder(folder)
         return player
 

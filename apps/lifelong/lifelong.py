@@ -52,7 +52,9 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
         bool, Option(help="Measure how far each stage moves the policy, by more episodes.")
     ] = True,
     quick: Annotated[bool, Option("--quick", help="Few methods and short runs.")] = False,
-    output: Annotated[Path | None, Option(metavar="DIR", help="Where to write or go on.")] = None,
+    output: Annotated[
+        Path | None, Option(metavar="DIR", help="Where to write, or to continue.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Runs all courses and prints the summary."""
@@ -94,7 +96,7 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
             )
             finish(ending, *lines, as_json=as_json, output=stdout)
     except Stopped as stop:
-        print(f"stopped by {stop}; the same command goes on", file=sys.stderr)
+        print(f"stopped by {stop}; the same command continues", file=sys.stderr)
         return stop.exit_status
     return 0
 

@@ -18,16 +18,15 @@ from agentpeft.apps.lifelong.comparison import (
 from agentpeft.apps.lifelong.course import Course, CourseResult, MethodResult
 from agentpeft.apps.lifelong.methods import METHODS, Method
 from agentpeft.apps.lifelong.scores import compute_kl_new, compute_kl_old
-from agentpeft.apps.lifelong.stage_runs import make_run_settings
-from agentpeft.apps.lifelong.study_engine import StudyEngine
+from agentpeft.apps.lifelong.stage_runs import check_plan, make_run_settings
+from agentpeft.apps.lifelong.study_engine import StudyEngine, with_room
 from agentpeft.apps.lifelong.task_sequence import TaskSequence
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.evaluating.players import seated
+from agentpeft.launch.evaluating.players import playing
 from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
-from agentpeft.policies.checkpointing.checkpoints import MANIFEST_FILE
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
@@ -35,7 +34,6 @@ from agentpeft.policies.settings.config import Settings
 logger = logging.getLogger(__name__)
 REFERENCE = "sequential"
 """The method that the others are compared with."""
-_PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -103,15 +101,17 @@ def run_study(
     folder.mkdir(parents=True, exist_ok=True)
     shared = study.sequence.settings
     num_evaluated = len(study.sequence.stages) if "router" in study.methods else 1
-    with lock_run(folder), StudyEngine(shared, base, num_evaluated) as engine:
-        _check_plan(study.sequence, base, folder)
-        seat = engine.seated if shared.env_runners.engine == "vllm" else seated
+    with lock_run(folder), StudyEngine(with_room(shared), base, num_evaluated) as engine:
+        check_plan(_describe(study.sequence, base), folder)
+        opener = engine.playing if shared.env_runners.engine == "vllm" else playing
         for number in range(study.num_seeds):
             seed = study.sequence.settings.seed + number
             settings = study.sequence.settings.model_copy(update={"seed": seed})
             own = replace(study.sequence, settings=settings)
             path, has_divergences = folder / f"seed-{seed}", study.has_divergences
-            course = Course(own, base, path, signals, has_divergences=has_divergences, seat=seat)
+            course = Course(
+                own, base, path, signals, has_divergences=has_divergences, opener=opener
+            )
             yield from _run_orders(course, study, seed)
 
 
@@ -232,22 +232,7 @@ def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:
     }
 
 
-def _check_plan(sequence: TaskSequence, base: str, folder: Path) -> None:
-    """Writes what the folder is of. Raises: SettingsError where it is of something else.
-
-    A plan of which no run has saved anything, as one that was refused, binds nobody.
-    """
-    settings = sequence.settings.model_dump(mode="json")
-    del settings["output"]
-    plan = {"stages": sequence.stages, "entry_rise": sequence.entry_rise, "base": base}
-    content = json.loads(json.dumps({**plan, **settings}))
-    path = folder / _PLAN
-    if path.is_file() and next(folder.rglob(MANIFEST_FILE), None) is not None:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        for name, value in content.items():
-            if saved.get(name) != value:
-                raise SettingsError(
-                    f"{folder} is of another study: its {name} is {saved.get(name)!r:.100}, now "
-                    f"{value!r:.100}: give another --output"
-                )
-    write_file(path, json.dumps(content, indent=1).encode())
+def _describe(sequence: TaskSequence, base: str) -> dict[str, Any]:
+    """Returns what a study's folder is of."""
+    settings = sequence.settings.model_dump(mode="json", exclude={"output"})
+    return {"stages": sequence.stages, "entry_rise": sequence.entry_rise, "base": base, **settings}

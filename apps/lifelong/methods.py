@@ -25,7 +25,7 @@ class Method:
 
     * `base`: the base alone; `in_context`: with successes of the last stage in its prompts.
     * `experts`: an adapter for each stage from the base, which answers its own stage alone.
-    * `chain`: each stage goes on from the adapter of the stage before, with `overrides` of the
+    * `chain`: each stage trains the adapter of the stage before, with `overrides` of the
       settings, and `replay_share` of its tasks from earlier stages.
     * `orthogonal`: each stage trains a new adapter on a base that the earlier ones are merged into,
       orthogonal to them.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.evaluating.players import Contestant, Methods, open_policy, seated
+from agentpeft.launch.evaluating.players import Contestant, Methods, open_policy, playing
 from agentpeft.policies.messages import Ids, Trajectory
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
@@ -56,8 +56,8 @@ def _play(settings: Settings, player: Contestant) -> list[Trajectory]:
     settings = settings.model_copy(update={"env_runners": limits})
     num_tasks = min(_NUM_TASKS, settings.evaluation.num_tasks)
     with (
-        seated(settings, player, Methods()) as seat,
-        closing(EnvRunner(seat.settings, player=seat.player)) as runner,
+        playing(settings, player, Methods()) as ready,
+        closing(EnvRunner(ready.settings, player=ready.player)) as runner,
     ):
         requests = [GroupRequest(p, _NUM_SAMPLES, "eval") for p in range(num_tasks)]
         groups, _ = runner.sample(requests)

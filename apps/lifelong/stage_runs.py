@@ -1,11 +1,13 @@
-"""One training run of a sequence, in a folder of its own: begun, gone on with, or done already."""
+"""One training run of a study, in a folder of its own: begun, resumed, or done already."""
 
 import json
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from agentpeft.apps.lifelong.study_engine import SHARED
 from agentpeft.envs import SettingsError
@@ -16,6 +18,7 @@ from agentpeft.launch.run.run_loop import run_session
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.checkpoints import (
     CONFIG_FILE,
+    MANIFEST_FILE,
     checkpoint_path,
     list_checkpoints,
 )
@@ -24,7 +27,7 @@ from agentpeft.policies.settings.config import OutputSettings, Settings
 from agentpeft.policies.settings.toml import with_overrides
 
 logger = logging.getLogger(__name__)
-_DONE = "done.json"
+_DONE, _PLAN = "done.json", "plan.json"
 _IN_STUDY = {
     "shared_engines": SHARED,
     "num_env_runners": 0,
@@ -107,6 +110,23 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
     return run
 
 
+def check_plan(plan: Mapping[str, Any], folder: Path) -> None:
+    """Writes what a study's folder is of. Raises: SettingsError where it is of something else.
+
+    A plan of which no run has saved anything, as one that was refused, binds nobody.
+    """
+    content, path = json.loads(json.dumps(plan)), folder / _PLAN
+    if path.is_file() and next(folder.rglob(MANIFEST_FILE), None) is not None:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        for name, value in content.items():
+            if saved.get(name) != value:
+                raise SettingsError(
+                    f"{folder} is of another study: its {name} is {saved.get(name)!r:.100}, now "
+                    f"{value!r:.100}: give another --output"
+                )
+    write_file(path, json.dumps(content, indent=1).encode())
+
+
 def is_done(run_dir: Path) -> bool:
     """Returns whether `train` has nothing left to do in a folder."""
     return (run_dir / _DONE).is_file()
@@ -118,7 +138,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def _start(settings: Settings, run_dir: Path) -> Start:
-    """Returns how the run begins or goes on; one that was killed before it saved begins anew."""
+    """Returns how the run starts or resumes; one that was killed before it saved restarts."""
     if (run_dir / CONFIG_FILE).is_file() and list_checkpoints(run_dir / "checkpoints"):
         start = read_resumed(run_dir, [])
         _check_same(start.settings, settings, run_dir)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from agentpeft.apps.lifelong.methods import NUM_EXAMPLES
 from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.adapter_bank import read_bank
-from agentpeft.launch.evaluating.players import Contestant, Methods, ReadyPlayer, seated
+from agentpeft.launch.evaluating.players import Contestant, Methods, ReadyPlayer, playing
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.protocol import Engine
@@ -59,7 +59,7 @@ class StudyEngine:
         if self._process is not None:
             self._process.close()
 
-    def open(self, settings: Settings, num_adapters: int = 1) -> tuple[ChatFormat, Engine]:
+    def open_engine(self, settings: Settings, num_adapters: int = 1) -> tuple[ChatFormat, Engine]:
         """Returns how the base reads and writes, and an engine with slots of its own.
 
         With 0 adapters it serves the base alone. Raises: SettingsError.
@@ -68,7 +68,7 @@ class StudyEngine:
         limits = self._settings.env_runners
         folder, tokenizer = find_served_base(self._settings, limits.num_gpus_per_env_runner)
         if self._process is None:
-            started = read_vllm_settings(with_room(self._settings), folder)
+            started = read_vllm_settings(self._settings, folder)
             started = replace(started, serving="native", num_adapters=self._num_slots)
             self._process = start_process(folder, started)
         from agentpeft.policies.engines.vllm.engine import VllmEngine
@@ -85,21 +85,21 @@ class StudyEngine:
         return chat, VllmEngine(self._process, chat.stop_token_ids, limited, owns_process=False)
 
     @contextmanager
-    def seated(
+    def playing(
         self, settings: Settings, contestant: Contestant, methods: Methods
     ) -> Iterator[ReadyPlayer]:
         """Yields a contestant's player: the base, a bank, and an adapter that fits the slots.
 
-        Any other is played by the embedded engine. Raises: as `seated` does.
+        Any other is played by the embedded engine. Raises: as `players.playing`.
         """
         bank = read_bank(Path(contestant.bank)) if contestant.bank else None
         adapters = [Path(contestant.target)] if contestant.kind == "adapter" else []
         adapters = list(bank.adapters.values()) if bank else adapters
         if not all(map(self._fits, adapters)):
-            with seated(settings, contestant, methods) as ready:
+            with playing(settings, contestant, methods) as ready:
                 yield ready
             return
-        chat, engine = self.open(settings, len(adapters))
+        chat, engine = self.open_engine(settings, len(adapters))
         replay = ReplayChat(chat, methods.num_replayed)
         try:
             for number, adapter in enumerate(adapters):
@@ -132,10 +132,10 @@ def start_shared(settings: Settings, name: str) -> tuple[ChatFormat, Engine]:
     """
     if not _opened:
         raise SettingsError(
-            f"env_runners.shared_engines: {name!r} is the engine of a lifelong study, which no run "
-            "has outside it"
+            f"env_runners.shared_engines: {name!r} is the engine of a study (lifelong, "
+            "prove), which no run has outside it"
         )
-    return _opened[-1].open(settings)
+    return _opened[-1].open_engine(settings)
 
 
 def with_room(settings: Settings) -> Settings:

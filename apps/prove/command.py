@@ -41,7 +41,11 @@ def prove(
         str | None, Option(metavar="N|N,N", help="How many (3; quick: 1), or which ones.")
     ] = None,
     quick: Annotated[
-        bool, Option("--quick", help="Half the iterations, at most 200 tasks, one seed.")
+        bool,
+        Option(
+            "--quick",
+            help="Half the iterations, one evaluation midway, at most 200 tasks, one seed.",
+        ),
     ] = False,
     output: Annotated[
         Path | None, Option(metavar="DIR", help="Where to write, or to continue.")
@@ -85,7 +89,7 @@ def read_seeds(text: str | None) -> tuple[int | None, list[int]]:
     numbers = [int(word) for word in words if word.isdecimal()]
     if text is None:
         return None, []
-    if len(numbers) < len(words) or not numbers or numbers == [0]:
+    if len(numbers) < len(words) or not numbers or text == "0":
         raise SettingsError(f"--seeds is how many (3) or which ones (5,6,7), got {text!r}")
     return (None, numbers) if "," in text else (numbers[0], [])
 

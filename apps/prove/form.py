@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gymnasium.envs.registration import load_env_creator
+
 from agentpeft.envs import Outcome
-from agentpeft.envs.core.rewards import Episode
+from agentpeft.envs.core.rewards import Episode, RewardConfig
+from agentpeft.envs.core.text_env import EpisodeConfig, TextEnv
+from agentpeft.envs.registration import find_spec
 from agentpeft.policies.settings.environment_kwargs import SOURCES, without_training_rewards
 
 WELL_FORMED_END = "agentpeft.apps.prove.form:reward_well_formed_end"
@@ -36,3 +40,27 @@ def with_form_reward(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     reward = changed.get("reward", {})
     fields = {"preset": reward} if isinstance(reward, str) else reward
     return {**changed, "reward": {**fields, "reward_fn": WELL_FORMED_END}}
+
+
+def keep_shown_reward(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments with which evaluations show the environment's rewards, not form's.
+
+    They are those of the arguments `kwargs` that `with_form_reward` changes, without rewards that
+    only training has. Raises: SettingsError on an unknown id.
+    """
+    shown = without_training_rewards(kwargs)
+    if "reward" in shown or SOURCES not in shown:
+        return {"reward": shown.get("reward", _find_default_reward(env_id))}
+    return {SOURCES: shown[SOURCES]}
+
+
+def _find_default_reward(env_id: str) -> Any:
+    creator: object = find_spec(env_id).entry_point
+    creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    if isinstance(creator, type) and issubclass(creator, TextEnv):
+        reward = creator.default_config.reward
+    else:
+        reward = EpisodeConfig().reward
+    if not isinstance(reward, RewardConfig):
+        return reward
+    return {name: value for name, value in vars(reward).items() if value is not None}

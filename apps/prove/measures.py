@@ -10,69 +10,102 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from agentpeft.apps.lifelong.stage_runs import is_done, make_run_settings, train
-from agentpeft.apps.prove.form import with_form_reward
+from agentpeft.apps.prove.form import keep_shown_reward, with_form_reward
 from agentpeft.apps.prove.split import SeedResult, TaskResult
 from agentpeft.envs import Outcome
 from agentpeft.launch.checking.preparation import prepare_tiny
 from agentpeft.launch.evaluating import contest
-from agentpeft.launch.evaluating.players import Contestant, Methods
+from agentpeft.launch.evaluating.players import Contestant, Methods, playing
 from agentpeft.launch.reporting.run_data import read_rows, read_run, read_sessions, to_record
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.environment_kwargs import SOURCES, without_training_rewards
 
 logger = logging.getLogger(__name__)
-KINDS = ("true", "shuffled", "form")
+REWARDS = ("true", "shuffled", "form")
 """The runs of a seed: with the settings' rewards, with shuffled ones, with those for form alone."""
 NUM_SAMPLES = 8
 
 
-def make_kind_settings(settings: Settings, base: str, kind: str) -> Settings:
-    """Returns the settings of a seed's run on `base`. Raises: SettingsError."""
+def with_rewards(settings: Settings, base: str, rewards: str) -> Settings:
+    """Returns the settings of a seed's run on `base` with one of `REWARDS`. Raises: SettingsError.
+
+    With vLLM it plays by the study's engine, unless the settings name `shared_engines`.
+    """
     adapter = settings.model.adapter
     shared = make_run_settings(
-        settings, base, kind, adapter=None if adapter is None else Path(adapter)
+        settings,
+        base,
+        rewards,
+        adapter=None if adapter is None else Path(adapter),
+        has_own_engine=settings.env_runners.shared_engines is not None,
     )
     values = shared.model_dump()
     values["output"]["loggers"] = ["episodes"]
     values["evaluation"] = {**settings.evaluation.model_dump(), "samples_per_task": 1}
-    values["training"]["shuffle_rewards"] = kind == "shuffled"
-    if kind == "form":
-        kwargs = settings.environment.kwargs
+    values["training"]["shuffle_rewards"] = rewards == "shuffled"
+    if rewards == "form":
+        env_id, kwargs = settings.environment.id, settings.environment.kwargs
         values["environment"]["kwargs"] = with_form_reward(kwargs)
-        if "reward" in kwargs:  # which evaluations show
-            values["evaluation"]["env_kwargs"].setdefault("reward", kwargs["reward"])
+        shown = {**keep_shown_reward(env_id, kwargs), **settings.evaluation.env_kwargs}
+        values["evaluation"]["env_kwargs"] = shown
         values["curriculum"]["stages"] = [
-            with_form_reward(stage) if "reward" in stage else stage
+            with_form_reward(stage)
+            if stage.keys() & {"reward", SOURCES}
+            else without_training_rewards(stage)
             for stage in values["curriculum"]["stages"]
         ]
     return Settings(**values)
 
 
-def measure(settings: Settings, folder: Path, signals: StopSignals, cluster: ExitStack) -> None:
-    """Trains and plays what is missing of a seed; Ray, if it is needed, ends with `cluster`."""
+def has_study_engine(settings: Settings) -> bool:
+    """Returns whether all runs and samples are played by one vLLM of this process."""
+    limits = settings.env_runners
+    return limits.engine == "vllm" and limits.shared_engines is None
+
+
+def make_base(settings: Settings, signals: StopSignals) -> str:
+    """Returns the folder, or the name, of a seed's base; the tiny model is made."""
     with signals.immediately():
         prepare_tiny(settings)
-        base = load_base(settings).name if settings.is_tiny else settings.model.name
-    by_kind = {kind: make_kind_settings(settings, base, kind) for kind in KINDS}
-    _play_samples(by_kind["true"], folder / "samples", signals)
-    for kind, run_settings in by_kind.items():
-        if run_settings.env_runners.num_env_runners > 0 and not is_done(folder / kind):
+        return load_base(settings).name if settings.is_tiny else settings.model.name
+
+
+def measure(
+    settings: Settings,
+    base: str,
+    folder: Path,
+    signals: StopSignals,
+    cluster: ExitStack,
+    opener: contest.Opener = playing,
+) -> None:
+    """Trains and plays what is missing of a seed; Ray, if it is needed, ends with `cluster`.
+
+    `opener` opens the player of the base's samples.
+    """
+    runs = {rewards: with_rewards(settings, base, rewards) for rewards in REWARDS}
+    sampled = runs["true"].model_copy(update={"env_runners": settings.env_runners})
+    _play_samples(sampled, folder / "samples", signals, opener)
+    for rewards, run_settings in runs.items():
+        if run_settings.env_runners.num_env_runners > 0 and not is_done(folder / rewards):
             _start_ray(folder, signals, cluster)
-        logger.info("seed %d, rewards: %s", settings.seed, kind)
-        train(run_settings, folder / kind, signals)
+        logger.info("seed %d, rewards: %s", settings.seed, rewards)
+        train(run_settings, folder / rewards, signals)
 
 
-def _play_samples(settings: Settings, folder: Path, signals: StopSignals) -> None:
+def _play_samples(
+    settings: Settings, folder: Path, signals: StopSignals, opener: contest.Opener
+) -> None:
     """Plays the base's samples, or those of the adapter that training begins from."""
     adapter, samples = settings.model.adapter, {"samples_per_task": NUM_SAMPLES}
     evaluation = settings.evaluation.model_copy(update=samples)
     base = Contestant("base", "adapter" if adapter else "base", adapter or settings.model.name)
     with signals.immediately():
         sampled = settings.model_copy(update={"evaluation": evaluation})
-        contest.evaluate(sampled, [base], Methods(), folder)
+        contest.evaluate(sampled, [base], Methods(), folder, opener=opener)
 
 
 def _start_ray(folder: Path, signals: StopSignals, cluster: ExitStack) -> None:
@@ -86,37 +119,55 @@ def _start_ray(folder: Path, signals: StopSignals, cluster: ExitStack) -> None:
 
 
 def read_seed(folder: Path, seed: int) -> SeedResult:
-    """Returns what was measured of a seed. Raises: TrainingError where it is not of one task."""
-    played = {kind: read_evaluation(folder / kind) for kind in KINDS}
-    before = read_evaluation(folder / "true", is_first=True)
-    played = {"before": before, "after": played.pop("true"), **played}
+    """Returns what was measured of a seed, on the tasks that were played in every evaluation.
+
+    An evaluation lacks an episode whose environment failed. Raises: TrainingError where the
+    evaluations are of other tasks, or have none in common.
+    """
+    greedy = {
+        "before": read_evaluation(folder / "true", is_first=True),
+        "after": read_evaluation(folder / "true"),
+        "shuffled": read_evaluation(folder / "shuffled"),
+        "form": read_evaluation(folder / "form"),
+    }
     samples: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for row in read_rows(folder / "samples" / "sessions" / "base.jsonl"):
         samples[row["group_id"]].append(to_record(row))
-    tasks = []
-    for position, record in sorted(before.items()):
+    positions, tasks = sorted(samples.keys() | set().union(*greedy.values())), []
+    for position in positions:
+        records = {n: played[position] for n, played in greedy.items() if position in played}
         sampled = samples[position]
-        records = {name: evaluated.get(position) for name, evaluated in played.items()}
-        ids = {other.task_id if other else None for other in (*records.values(), *sampled)}
-        if len(sampled) != NUM_SAMPLES or ids != {record.task_id}:
+        ids = {record.task_id for record in (*records.values(), *sampled)}
+        if len(ids) > 1:
             raise TrainingError(
-                f"{folder}: held-out task {position} is {record.task_id!r} for the base, and "
-                f"{ids} in {len(sampled)} samples and the runs: begin again in another --output"
+                f"{folder}: held-out task {position} is not the same in all evaluations, but "
+                f"{', '.join(sorted(map(repr, ids)))}: begin again in another --output"
             )
+        if len(records) < len(greedy) or len(sampled) < NUM_SAMPLES:
+            continue
         result = TaskResult(
             position,
-            record.task_id,
-            record.skills,
-            **{name: other is not None and _is_solved(other) for name, other in records.items()},
+            records["before"].task_id,
+            records["before"].skills,
+            **{name: _is_solved(record) for name, record in records.items()},
             num_samples=NUM_SAMPLES,
             num_sampled_successes=sum(map(_is_solved, sampled)),
         )
         tasks.append(result)
+    if not tasks:
+        raise TrainingError(f"{folder}: no held-out task was played in every evaluation")
+    num_unplayed = len(positions) - len(tasks)
+    if num_unplayed:
+        logger.warning(
+            "seed %d: %d of %d held-out tasks count for nothing: the environment failed in one of "
+            "their episodes",
+            *(seed, num_unplayed, len(positions)),
+        )
     curves = {}
-    for kind in KINDS:
-        steps, rates = read_run(folder / kind).series("eval/success_rate")
-        curves[kind] = dict(zip(steps, rates, strict=True))
-    return SeedResult(seed, tuple(tasks), curves)
+    for rewards in REWARDS:
+        steps, rates = read_run(folder / rewards).series("eval/success_rate")
+        curves[rewards] = dict(zip(steps, rates, strict=True))
+    return SeedResult(seed, tuple(tasks), curves, num_unplayed)
 
 
 def read_evaluation(run_dir: Path, *, is_first: bool = False) -> dict[int, EpisodeRecord]:

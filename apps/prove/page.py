@@ -10,7 +10,7 @@ from matplotlib import style
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from agentpeft.apps.prove.measures import KINDS, read_evaluation
+from agentpeft.apps.prove.measures import REWARDS, read_evaluation
 from agentpeft.apps.prove.split import Figures, Part, RewardProof, TaskResult, find_part
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.reporting.plots import STYLE, to_image
@@ -18,7 +18,7 @@ from agentpeft.policies.messages import EpisodeRecord
 
 _STYLE = STYLE.with_name("page.css")
 _NUM_EPISODES = 5
-_COLOURS = dict(zip((*KINDS, Part.LOST), ("C0", "C1", "C2", "C3"), strict=True))
+_COLOURS = dict(zip((*REWARDS, Part.LOST), ("C0", "C1", "C2", "C3"), strict=True))
 _BARS = {"as before": "#9a9a9a", Part.FORM: "C2", Part.ELICITED: "C1", Part.NEW: "C0"}
 
 
@@ -36,6 +36,7 @@ def write_page(proof: RewardProof, folder: Path) -> Path:
         style=Markup(_STYLE.read_text(encoding="utf-8")),  # noqa: S704
         proof=proof,
         groups=groups,
+        num_unplayed=sum(seed.num_unplayed for seed in proof.seeds),
         plots={name: Markup(svg[svg.index("<svg") :]) for name, svg in images.items()},  # noqa: S704
         episodes=list(_find_episodes(proof, folder)),
     )
@@ -104,11 +105,13 @@ def _draw_curves(proof: RewardProof) -> Plot:
     """Draws success over the iterations of all runs."""
     plot = Plot(figsize=(4.4, 2.9), layout="constrained")
     axes = plot.subplots()
-    for kind in KINDS:
-        label = "reward for form" if kind == "form" else f"{kind} rewards"
+    for rewards in REWARDS:
+        label = "reward for form" if rewards == "form" else f"{rewards} rewards"
         for seed in proof.seeds:
-            curve = seed.curves[kind]
-            axes.plot(list(curve), list(curve.values()), "o-", ms=3, c=_COLOURS[kind], label=label)
+            curve = seed.curves[rewards]
+            axes.plot(
+                list(curve), list(curve.values()), "o-", ms=3, c=_COLOURS[rewards], label=label
+            )
             label = "_"  # one line in the legend for all seeds
     axes.set(xlabel="iteration", ylim=(-0.03, 1.03))
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))

@@ -42,11 +42,15 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """A seed's tasks, and by run the curve of success on them: by iteration, from 0 on."""
+    """A seed's tasks, and by run the curve of success on them: by iteration, from 0 on.
+
+    `num_unplayed` tasks are left out, which some evaluation could not play.
+    """
 
     seed: int
     tasks: tuple[TaskResult, ...]
     curves: Mapping[str, Mapping[int, float]]
+    num_unplayed: int = 0
 
 
 class Part(StrEnum):
@@ -82,22 +86,22 @@ def _is_part(part: Part, task: TaskResult) -> bool:
     return find_part(task) is part
 
 
-Values = Callable[[TaskResult], float]
-RATES: dict[str, Values] = {
+TaskValue = Callable[[TaskResult], float]
+RATES: dict[str, TaskValue] = {
     "before": lambda task: task.before,
     "after": lambda task: task.after,
     "after_shuffled": lambda task: task.shuffled,
     "after_form": lambda task: task.form,
 }
 """Success rates, which have no interval: their differences have."""
-DIFFERENCES: dict[str, Values] = {
+DIFFERENCES: dict[str, TaskValue] = {
     "rise": lambda task: task.after - task.before,
     "rise_shuffled": lambda task: task.shuffled - task.before,
     "rise_form": lambda task: task.form - task.before,
     "rise_above_shuffled": lambda task: task.after - task.shuffled,
-    "rise_beyond_form": lambda task: (task.after - task.before) * (find_part(task) != Part.FORM),
+    "rise_without_form": lambda task: (task.after - task.before) * (find_part(task) != Part.FORM),
 }
-PARTS: dict[Part, Values] = {part: partial(_is_part, part) for part in Part}
+PARTS: dict[Part, TaskValue] = {part: partial(_is_part, part) for part in Part}
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def compute_figures(seeds: Sequence[Sequence[TaskResult]]) -> Figures:
     for tasks in seeds:
         _check_sum(tasks)
     differences = {name: _estimate(seeds, values) for name, values in DIFFERENCES.items()}
-    parts = {part.value: _estimate(seeds, values, least=0.0) for part, values in PARTS.items()}
+    parts = {part.value: _estimate(seeds, values, minimum=0.0) for part, values in PARTS.items()}
     rates = {name: _mean(seeds, values) for name, values in RATES.items()}
     samples = min(task.num_samples for tasks in seeds for task in tasks)
     for k in [2**i for i in range(samples.bit_length())]:
@@ -139,13 +143,15 @@ def _check_sum(tasks: Sequence[TaskResult]) -> None:
         raise ArithmeticError(f"a rise of {rise} tasks is not the sum of its parts, {parts}")
 
 
-def _mean(seeds: Sequence[Sequence[TaskResult]], values: Values) -> float:
+def _mean(seeds: Sequence[Sequence[TaskResult]], values: TaskValue) -> float:
     return fmean(fmean(map(values, tasks)) for tasks in seeds)
 
 
-def _estimate(seeds: Sequence[Sequence[TaskResult]], values: Values, least: float = -1.0) -> Figure:
+def _estimate(
+    seeds: Sequence[Sequence[TaskResult]], values: TaskValue, minimum: float = -1.0
+) -> Figure:
     low, high = bootstrap_interval([[float(values(task)) for task in tasks] for tasks in seeds])
-    return Figure(_mean(seeds, values), max(low, least), high)
+    return Figure(_mean(seeds, values), max(low, minimum), high)
 
 
 def measure_noise(seeds: Sequence[Sequence[TaskResult]]) -> float:
@@ -178,35 +184,37 @@ class ProofVerdict:
 
 
 def judge(figures: Figures, noise: float) -> ProofVerdict:
-    """Returns the verdict: the first of four conditions that fails, else that it is proven."""
+    """Returns the verdict: the first condition that fails, else that it is proven."""
     allowed = max(noise, _TOLERANCE)
-    rise, shuffled, above, beyond = (
+    rise, shuffled, advantage, without_form = (
         figures.differences[name]
-        for name in ("rise", "rise_shuffled", "rise_above_shuffled", "rise_beyond_form")
+        for name in ("rise", "rise_shuffled", "rise_above_shuffled", "rise_without_form")
     )
     rates = [100 * figures.rates[name] for name in ("before", "after")]
-    told = "held-out success {:.1f} -> {:.1f} %".format(*rates)
+    success = "held-out success {:.1f} -> {:.1f} %".format(*rates)
     parts = {name: 100 * part.mean for name, part in figures.parts.items()}
     reasons = (
-        (rise.low <= 0, f"nothing was learned: {told}, {_say(rise)}, which may be chance"),
+        (rise.high < 0, f"training lowered success: {success}, {_say(rise)}"),
+        (rise.low <= 0, f"nothing was learned: {success}, {_say(rise)}, which may be chance"),
         (
             shuffled.mean > allowed,
             f"success rises with shuffled rewards too, {_say(shuffled)}, and noise explains "
-            f"{100 * allowed:.1f} points at most; with true rewards: {told}",
+            f"{100 * allowed:.1f} points at most; with true rewards: {success}",
         ),
         (
-            above.low <= 0,
-            f"true rewards are not shown to do better than shuffled ones: {told}, {_say(above)}",
+            advantage.low <= 0,
+            f"true rewards are not shown to do better than shuffled ones: {success}, "
+            f"{_say(advantage)}",
         ),
         (
-            beyond.low <= 0,
-            f"form alone was learned, as far as these tasks show: {told}, of which form is "
-            f"{parts['form']:.1f} points, and the rest {_say(beyond)}",
+            without_form.low <= 0,
+            f"form alone was learned, as far as these tasks show: {success}, of which form is "
+            f"{parts['form']:.1f} points, and the rest {_say(without_form)}",
         ),
     )
     failed = next((reason for fails, reason in reasons if fails), None)
     split = ", ".join(f"{name} {value:.1f}" for name, value in parts.items())
-    learned = f"{told}, {_say(rise)}, {_say(above)} more than with shuffled rewards: {split}"
+    learned = f"{success}, {_say(rise)}, {_say(advantage)} more than with shuffled rewards: {split}"
     sentence = f"Proven: {learned}." if failed is None else f"Not proven: {failed}."
     return ProofVerdict(failed is None, sentence, noise, allowed)
 

@@ -1,25 +1,39 @@
 """A study: which settings and seeds are proven, and what is written of the proof."""
 
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentpeft.apps.prove.measures import KINDS, make_kind_settings, measure, read_seed
+from agentpeft.apps.lifelong.stage_runs import check_plan
+from agentpeft.apps.lifelong.study_engine import StudyEngine
+from agentpeft.apps.prove.measures import (
+    REWARDS,
+    has_study_engine,
+    make_base,
+    measure,
+    read_seed,
+    with_rewards,
+)
 from agentpeft.apps.prove.page import write_page
-from agentpeft.apps.prove.split import RewardProof, make_proof
+from agentpeft.apps.prove.split import RewardProof, SeedResult, make_proof
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.checking.machine_checks import try_environments
 from agentpeft.launch.checking.preparation import prepare
+from agentpeft.launch.evaluating.contest import Opener
+from agentpeft.launch.evaluating.players import playing
 from agentpeft.launch.run.command_line import split_settings
 from agentpeft.launch.run.run_folder import lock_run, output_base, read_start
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.loop.evaluation import is_held_out
 from agentpeft.policies.settings.config import Settings
 
-_NUM_SEEDS = 3
+logger = logging.getLogger(__name__)
+_NUM_SEEDS, _MAX_SEEDS = 3, 100
 _QUICK_TASKS = 200
 
 
@@ -42,27 +56,54 @@ def plan_study(
 ) -> ProofPlan:
     """Returns the study that `words`, configs and then dotted settings, ask for.
 
-    A quick one has one seed unless told otherwise, half the iterations and at most 200 tasks; what
-    `words` set stays. Raises: SettingsError where nothing can be proven by these settings.
+    A quick one has one seed unless told otherwise, half the iterations, at most 200 tasks, and one
+    evaluation midway; what `words` set stays. Raises: SettingsError where nothing can be proven by
+    these settings.
     """
     configs, overrides = split_settings(list(words))
-    settings = read_start(configs, overrides).settings
+    # Without an interval, which is refused with num_tasks = 0, so that num_tasks is named
+    start = read_start(configs, ["evaluation.interval=0", *overrides]).settings
+    _check_num_tasks(start)
     if is_quick:
-        num_iterations = -(-settings.training.num_iterations // 2)
         quick = [
-            f"training.num_iterations={num_iterations}",
-            f"evaluation.num_tasks={min(settings.evaluation.num_tasks, _QUICK_TASKS)}",
-            f"evaluation.interval={-(-num_iterations // 2)}",
+            f"training.num_iterations={-(-start.training.num_iterations // 2)}",
+            f"evaluation.num_tasks={min(start.evaluation.num_tasks, _QUICK_TASKS)}",
         ]
-        settings = read_start(configs, [*quick, *overrides]).settings
+        start = read_start(configs, ["evaluation.interval=0", *quick, *overrides]).settings
+        half = -(-start.training.num_iterations // 2)
+        overrides = [*quick, f"evaluation.interval={half}", *overrides]
+    settings = read_start(configs, overrides).settings
     _check(settings)
-    num = num_seeds if num_seeds is not None else 1 if is_quick else _NUM_SEEDS
-    chosen = tuple(seeds or range(settings.seed, settings.seed + num))
-    if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0:
-        raise SettingsError(f"seeds must be one or more different numbers >= 0, got {chosen}")
+    default = 1 if is_quick else _NUM_SEEDS
+    chosen = tuple(seeds) or _count_seeds(
+        settings.seed, default if num_seeds is None else num_seeds
+    )
+    if seeds and num_seeds is not None:
+        raise SettingsError(
+            f"name seeds or say how many, not both: got seeds {chosen}, num_seeds {num_seeds}"
+        )
+    if len(set(chosen)) < len(chosen) or not all(0 <= seed < 2**63 for seed in chosen):
+        raise SettingsError(f"seeds must be different numbers from 0 to 2**63 - 1, got {chosen}")
     name = settings.experiment + ("-quick" if is_quick else "")
     base = output_base(Path(settings.output.dir))
     return ProofPlan(settings, chosen, Path(output or base / "prove" / name).absolute())
+
+
+def _count_seeds(first: int, num_seeds: int) -> tuple[int, ...]:
+    if not 1 <= num_seeds <= _MAX_SEEDS:
+        raise SettingsError(
+            f"the number of seeds must be from 1 to {_MAX_SEEDS}, got {num_seeds}: name single "
+            "seeds with a comma, as 5,6 or 5,"
+        )
+    return tuple(range(first, first + num_seeds))
+
+
+def _check_num_tasks(settings: Settings) -> None:
+    if settings.evaluation.num_tasks < 2:
+        raise SettingsError(
+            "prove measures held-out tasks: evaluation.num_tasks must be >= 2, got "
+            f"{settings.evaluation.num_tasks}"
+        )
 
 
 def _check(settings: Settings) -> None:
@@ -71,11 +112,6 @@ def _check(settings: Settings) -> None:
         raise SettingsError("prove asks what rewards taught: training.algorithm 'sft' has none")
     if settings.training.shuffle_rewards:
         raise SettingsError("prove shuffles rewards itself: leave out training.shuffle_rewards")
-    if settings.evaluation.num_tasks < 2:
-        raise SettingsError(
-            "prove measures held-out tasks: evaluation.num_tasks must be >= 2, got "
-            f"{settings.evaluation.num_tasks}"
-        )
     if not is_held_out(settings):
         raise SettingsError(
             "prove measures tasks that training cannot draw: set environment.kwargs.split="
@@ -86,8 +122,8 @@ def _check(settings: Settings) -> None:
             "prove compares with the policy that RL begins from: train warm_start.num_steps "
             f"({settings.warm_start.num_steps}) first, and give model.adapter its adapter"
         )
-    for kind in KINDS:
-        make_kind_settings(settings, "base", kind)
+    for rewards in REWARDS:
+        with_rewards(settings, "base", rewards)
 
 
 def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProof:
@@ -99,18 +135,37 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
     signals = signals or StopSignals()
     with signals.immediately():
         settings = prepare(plan.settings, None, is_new=True)
+        _try_form_reward(settings)
     plan.folder.mkdir(parents=True, exist_ok=True)
-    with lock_run(plan.folder), ExitStack() as cluster:
-        results = []
+    with lock_run(plan.folder), ExitStack() as cluster, ExitStack() as engine:
+        check_plan(settings.model_dump(mode="json", exclude={"output", "seed"}), plan.folder)
+        results, base = list[SeedResult](), ""
+        opener: Opener = playing
         for seed in plan.seeds:
             seeded = settings.model_copy(update={"seed": seed})
+            previous, base = base, make_base(seeded, signals)
+            if base != previous and has_study_engine(settings):
+                engine.close()  # the built-in model is another one with each seed
+                opener = engine.enter_context(StudyEngine(seeded, base, 1)).playing
             folder = plan.folder / f"seed-{seed}"
-            measure(seeded, folder, signals, cluster)
+            measure(seeded, base, folder, signals, cluster, opener)
             results.append(read_seed(folder, seed))
+        logger.info("computing the figures and their intervals")
         proof = make_proof(results)
         write_results(proof, plan.folder)
         write_page(proof, plan.folder)
     return proof
+
+
+def _try_form_reward(settings: Settings) -> None:
+    """Makes the environments with the reward for form. Raises: SettingsError, as `prepare`."""
+    try:
+        try_environments(with_rewards(settings, settings.model.name, "form"))
+    except SettingsError as error:
+        raise SettingsError(
+            f"prove rewards form by the argument 'reward' of {settings.environment.id}, which the "
+            f"environment does not take: {error}"
+        ) from None
 
 
 def summarize(proof: RewardProof) -> dict[str, Any]:
@@ -122,6 +177,7 @@ def summarize(proof: RewardProof) -> dict[str, Any]:
     return {
         **asdict(proof.verdict),
         **asdict(proof.figures),
+        "num_unplayed": sum(result.num_unplayed for result in proof.seeds),
         "by_skill": by_skill,
         "by_seed": by_seed,
         "curves": {str(result.seed): result.curves for result in proof.seeds},

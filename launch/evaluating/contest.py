@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.adapter_bank import is_bank, read_bank
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
-from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, ReadyPlayer, seated
+from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, ReadyPlayer, playing
 from agentpeft.launch.run.ending import say_policy
 from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.delivery.adapter_files import is_whole_model
@@ -30,7 +30,7 @@ from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
-Seating: TypeAlias = Callable[[Settings, Contestant, Methods], AbstractContextManager[ReadyPlayer]]
+Opener: TypeAlias = Callable[[Settings, Contestant, Methods], AbstractContextManager[ReadyPlayer]]
 _MAX_ROUND = 128
 """Tasks that are played at once, and lost if that is interrupted."""
 _MANY = 8
@@ -116,13 +116,13 @@ def evaluate(
     methods: Methods,
     output: Path,
     examples: Sequence[EpisodeRecord] | None = None,
-    seat: Seating = seated,
+    opener: Opener = playing,
 ) -> dict[str, Any]:
     """Plays all contestants' missing episodes, writes `output`, and returns the summary.
 
     `examples` are the episodes whose successes are replayed in prompts; None: each contestant's
-    own, as it plays. `seat` opens a contestant's player. Raises: SettingsError where `output` is of
-    other settings, and what a contestant raises; where that keeps one from playing at all, before
+    own, as it plays. `opener` opens a player. Raises: SettingsError where `output` is of other
+    settings, and what a contestant raises; where that keeps one from playing at all, before
     anything is written.
     """
     if settings.evaluation.num_tasks == 0:
@@ -142,10 +142,10 @@ def evaluate(
     at_once = 1 if is_serial else min(_MAX_ROUND, max(1, most))
     with _make_bar() as bar:
         for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
-            with _opened(seat(settings, contestant, methods)):
+            with _open(opener(settings, contestant, methods)):
                 pass
         for contestant in contestants:
-            _play(contestant, seat(settings, contestant, methods), at_once, files, examples, bar)
+            _play(contestant, opener(settings, contestant, methods), at_once, files, examples, bar)
             summary = files.write_results()
     return summary
 
@@ -167,15 +167,15 @@ def _make_bar() -> Progress:
 
 
 @contextmanager
-def _opened(seat: AbstractContextManager[ReadyPlayer]) -> Iterator[tuple[ReadyPlayer, EnvRunner]]:
-    """Yields a contestant's player and the runner in which it plays. Raises: as `seated`."""
-    with seat as ready, closing(EnvRunner(ready.settings, player=ready.player)) as runner:
+def _open(player: AbstractContextManager[ReadyPlayer]) -> Iterator[tuple[ReadyPlayer, EnvRunner]]:
+    """Yields a contestant's player and the runner in which it plays. Raises: as `playing`."""
+    with player as ready, closing(EnvRunner(ready.settings, player=ready.player)) as runner:
         yield ready, runner
 
 
 def _play(
     contestant: Contestant,
-    seat: AbstractContextManager[ReadyPlayer],
+    player: AbstractContextManager[ReadyPlayer],
     at_once: int,
     files: EvaluationFiles,
     examples: Sequence[EpisodeRecord] | None,
@@ -185,7 +185,7 @@ def _play(
     missing = files.missing(contestant)
     with ExitStack() as stack:
         if missing:
-            ready, runner = stack.enter_context(_opened(seat))
+            ready, runner = stack.enter_context(_open(player))
             samples = ready.settings.evaluation.samples_per_task
             ready.replay.add(files.records(contestant) if examples is None else examples)
         name, (task,) = say_policy(contestant.name), bar.task_ids

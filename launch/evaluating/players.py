@@ -96,7 +96,7 @@ class ReadyPlayer:
 
 
 @contextmanager
-def seated(settings: Settings, contestant: Contestant, methods: Methods) -> Iterator[ReadyPlayer]:
+def playing(settings: Settings, contestant: Contestant, methods: Methods) -> Iterator[ReadyPlayer]:
     """Yields a contestant's player; models are loaded, or merged for as long as the block runs.
 
     Raises: SettingsError, CheckpointError.

@@ -148,7 +148,7 @@ def test_runs_with_vllm_play_in_the_studys_process_by_its_engine():
     assert settings.env_runners.shared_engines == SHARED
     assert settings.env_runners.num_env_runners == 0
     assert settings.learners == shared.learners
-    with pytest.raises(SettingsError, match="'study' is the engine of a lifelong study"):
+    with pytest.raises(SettingsError, match="'study' is the engine of a study"):
         make_player(settings)
     other = make_run_settings(shared, "other", "run", has_own_engine=True)
     assert other.env_runners == shared.env_runners
@@ -353,7 +353,7 @@ def test_one_vllm_serves_all_runs_and_evaluations_of_a_study(vllm, tmp_path, cap
         rows = read_rows(run / "metrics.jsonl")
         (proof,) = [row["delivery/probe_max"] for row in rows if "delivery/probe_max" in row]
         assert proof < 1e-3
-    with pytest.raises(SettingsError, match="is the engine of a lifelong study"):
+    with pytest.raises(SettingsError, match="is the engine of a study"):
         make_player(read_config(runs[0]))  # it has ended
     served = out / "seed-0/evaluations/order-0.router/insert"
     assert len(read_folder(served)) == 2

@@ -16,7 +16,7 @@ import pytest
 from agentpeft.apps.prove import prove
 from agentpeft.apps.prove.command import main, read_seeds
 from agentpeft.apps.prove.form import WELL_FORMED_END, reward_well_formed_end, with_form_reward
-from agentpeft.apps.prove.measures import NUM_SAMPLES, make_kind_settings, read_seed
+from agentpeft.apps.prove.measures import NUM_SAMPLES, REWARDS, read_seed, with_rewards
 from agentpeft.apps.prove.page import choose_new, write_page
 from agentpeft.apps.prove.split import (
     SeedResult,
@@ -26,11 +26,14 @@ from agentpeft.apps.prove.split import (
     make_proof,
     measure_noise,
 )
-from agentpeft.apps.prove.study import plan_study, summarize, write_results
+from agentpeft.apps.prove.study import plan_study, run_study, summarize, write_results
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.policies.checkpointing.run_logs import append_episodes
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.environment_kwargs import MIXTURE, without_training_rewards
 
 ROOT = Path(__file__).parents[2]
 # solved before, after, after with shuffled rewards, after the reward for form; successes of 8
@@ -64,6 +67,25 @@ evaluation = {num_tasks = 12, interval = 2, env_kwargs = {split = "test"}}
 FEW = "evaluation.num_tasks=12"
 
 
+class FixedReward(gymnasium.Env):
+    """One turn of text, whose reward cannot be chosen."""
+
+    observation_space = action_space = gymnasium.spaces.Text(9)
+
+    def __init__(self, split):
+        self.split = split
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "say a", {}
+
+    def step(self, action):
+        return "", float(action == "a"), True, False, {}
+
+
+gymnasium.register("Tests/FixedReward-v0", FixedReward)
+
+
 def make_task(position, text):
     before, after, shuffled, form, num_successes = map(int, text.split()[:5])
     skills = ("sums",) if position < 8 else ("sums", "hard")
@@ -94,7 +116,7 @@ def test_twelve_tasks_give_the_figures_computed_by_hand(twelve):
             "rise_shuffled": 1,
             "rise_form": 3,
             "rise_above_shuffled": 5,
-            "rise_beyond_form": 4,
+            "rise_without_form": 4,
         }
     )
     parts = {name: 12 * figure.mean for name, figure in figures.parts.items()}
@@ -240,8 +262,37 @@ def test_measurements_of_other_tasks_are_refused(tmp_path):
     prove_scripted(tmp_path, base=guess, trained=answer_plainly)
     path = tmp_path / "seed-0/samples/sessions/base.jsonl"
     path.write_text(path.read_text("utf-8").replace("addition:", "other:"), encoding="utf-8")
-    with pytest.raises(TrainingError, match="held-out task 0 is 'addition:"):
+    with pytest.raises(TrainingError, match="held-out task 0 is not the same"):
         read_seed(tmp_path / "seed-0", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "iteration"),
+    [
+        ("samples/sessions/base.jsonl", 0),
+        ("true/sessions/eval.jsonl", 0),
+        ("true/sessions/eval.jsonl", 5),
+        ("form/sessions/eval.jsonl", 5),
+    ],
+)
+def test_a_task_that_an_evaluation_lost_is_left_out_and_counted(tmp_path, path, iteration):
+    prove_scripted(tmp_path, base=guess, trained=answer_plainly)
+    file = tmp_path / "seed-0" / path
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    lost = next(row for row in rows if (row["group_id"], row["iteration"]) == (7, iteration))
+    rows.remove(lost)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    result = read_seed(tmp_path / "seed-0", 0)
+    assert [task.position for task in result.tasks] == [n for n in range(40) if n != 7]
+    assert summarize(make_proof([result]))["num_unplayed"] == result.num_unplayed == 1
+    write_page(make_proof([result]), tmp_path)
+    assert "1 more are left out" in (tmp_path / "prove.html").read_text("utf-8")
+
+
+def test_a_loss_is_not_called_chance(tmp_path):
+    proof = prove_scripted(tmp_path, base=answer_plainly, trained=guess)
+    assert "Not proven: training lowered success: held-out" in proof.verdict.sentence
+    assert "chance" not in proof.verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -273,8 +324,8 @@ def test_the_sources_of_a_mixture_are_rewarded_for_form_one_by_one():
 def test_the_runs_of_a_seed_differ_in_their_rewards_alone():
     settings = plan_study(["quickstart"]).settings
     true, shuffled, form = (
-        make_kind_settings(settings, "base", kind).model_dump()
-        for kind in ("true", "shuffled", "form")
+        with_rewards(settings, "base", rewards).model_dump()
+        for rewards in ("true", "shuffled", "form")
     )
     assert form["environment"]["kwargs"].pop("reward")["reward_fn"] == WELL_FORMED_END
     assert true["environment"]["kwargs"].pop("reward") == "exact_match"
@@ -289,14 +340,97 @@ def test_the_runs_of_a_seed_differ_in_their_rewards_alone():
     assert true["evaluation"]["num_tasks"] == 400 and true["evaluation"]["interval"] == 10
 
 
+def held_out_reward(settings):
+    return without_training_rewards(settings.held_out_kwargs).get("reward")
+
+
+@pytest.mark.parametrize(
+    ("config", "kwargs", "stages", "shown"),
+    [
+        ("arithmetic_add", "{}", "[]", "exact_match"),
+        ("db_bench", "{}", "[]", "db"),  # the class's own
+        ("arithmetic_add", '{partial_credit = 0.5, reward = "os"}', "[]", "os"),
+        (
+            "arithmetic_add",
+            '{reward = {preset = "db", turn_reward_fn = "operator:truth"}}',
+            "[]",
+            {"preset": "db"},
+        ),
+        (
+            "arithmetic_add",
+            "{}",
+            '[{num_digits = 1, partial_credit = 0.5}, {num_digits = 2, reward = "db"}]',
+            "exact_match",
+        ),
+    ],
+)
+def test_the_run_for_form_learns_from_form_alone_and_shows_the_settings_reward(
+    config, kwargs, stages, shown
+):
+    words = [config, f"environment.kwargs={kwargs}", f"curriculum.stages={stages}"]
+    words += ["environment.kwargs.split=train", "evaluation.env_kwargs.split=test"]
+    form = with_rewards(plan_study(words).settings, "base", "form")
+    assert held_out_reward(form) == shown
+    for stage in form.stage_kwargs:
+        assert stage["reward"]["reward_fn"] == WELL_FORMED_END
+        assert "partial_credit" not in stage and "turn_reward_fn" not in repr(stage)
+
+
+def test_the_stages_of_a_mixture_learn_from_form_alone_and_show_its_sources():
+    sources = [{"id": "AgentPEFT/Arithmetic-v0", "kwargs": {"reward": "db", "num_digits": 1}}]
+    values = plan_study(["arithmetic_add"]).settings.model_dump()
+    values["environment"] = {
+        "id": MIXTURE,
+        "kwargs": {"sources": sources, "split": "train"},
+    }
+    changed = [{"sources": [{**sources[0], "name": name}]} for name in ("first", "second")]
+    values["curriculum"] |= {"stages": changed}
+    values["evaluation"]["env_kwargs"] = {"split": "test"}
+    form = with_rewards(Settings(**values), "base", "form")
+    for stage in form.stage_kwargs:
+        (source,) = stage["sources"]
+        assert source["kwargs"]["reward"]["reward_fn"] == WELL_FORMED_END
+    assert form.held_out_kwargs["sources"] == sources
+
+
+def test_an_environment_without_rewards_is_refused_before_anything_is_played(tmp_path):
+    words = ["environment.kwargs={split = 'train'}", "warm_start.num_steps=0"]
+    plan = plan_study(
+        ["arithmetic_add", "environment.id=Tests/FixedReward-v0", *words], output=tmp_path / "out"
+    )
+    with pytest.raises(SettingsError, match="'reward' of Tests/FixedReward-v0"):
+        run_study(plan)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rewards", REWARDS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        *("db_bench_coder_05b", "db_bench_coder_15b", "db_bench_qwen25_7b"),
+        *("gsm8k_coder_15b", "os_interaction_coder_15b"),
+    ],
+)
+def test_all_runs_with_vllm_play_by_the_one_engine_of_the_study(config, rewards):
+    settings = plan_study([config]).settings
+    run = with_rewards(settings, "base", rewards)
+    with pytest.raises(SettingsError, match="which no run has outside it"):
+        make_player(run)
+
+
 def test_a_quick_study_is_shorter_where_nothing_else_is_said():
     quick = plan_study(["quickstart", "training.num_iterations=6"], is_quick=True)
     assert quick.seeds == (0,) and quick.folder.name == "quickstart-quick"
     settings = quick.settings
     assert (settings.training.num_iterations, settings.evaluation.num_tasks) == (6, 200)
+    assert settings.evaluation.interval == 3
+    whole = plan_study(["quickstart", "evaluation.interval=2"], is_quick=True).settings
+    assert (whole.training.num_iterations, whole.evaluation.interval) == (10, 2)
     assert plan_study(["quickstart"], is_quick=True).settings.training.num_iterations == 10
     assert plan_study(["quickstart", "seed=4"]).seeds == (4, 5, 6)
     assert read_seeds("5,") == (None, [5]) and read_seeds("0,3") == (None, [0, 3])
+    assert read_seeds("0,") == (None, [0])
+    assert plan_study(["quickstart"], seeds=[2**63 - 1]).seeds == (2**63 - 1,)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +440,10 @@ def test_a_quick_study_is_shorter_where_nothing_else_is_said():
         (["arithmetic_add", "--seeds", "many"], "--seeds is how many"),
         (["arithmetic_add", "--seeds", "0"], "--seeds is how many"),
         (["arithmetic_add", "--seeds", "4,4"], "different"),
+        (["arithmetic_add", "--seeds", "100000000000"], "from 1 to 100"),
+        (["arithmetic_add", "--seeds", f"{2**63},"], "2**63 - 1"),
+        (["arithmetic_add", "evaluation.num_tasks=0"], "evaluation.num_tasks must be >= 2, got 0"),
+        (["arithmetic_add", "evaluation.num_tasks=0", "--quick"], "num_tasks must be >= 2, got 0"),
         (["arithmetic_add", "evaluation.num_tasks=0", "evaluation.interval=0"], "num_tasks"),
         (["arithmetic_add", "evaluation.env_kwargs={}"], "cannot draw"),
         (["arithmetic_add", "training.shuffle_rewards=true"], "shuffles rewards itself"),
@@ -322,6 +460,8 @@ def test_wrong_input_is_one_line_and_status_2(words, said, capsys):
 def test_prove_raises_what_is_wrong():
     with pytest.raises(SettingsError, match="different numbers"):
         prove(["arithmetic_add"], seeds=[1, 1])
+    with pytest.raises(SettingsError, match="not both"):
+        prove(["arithmetic_add"], num_seeds=2, seeds=[5])
 
 
 @pytest.mark.long
@@ -354,4 +494,4 @@ def test_a_killed_proof_continues_to_the_same_results(tmp_path, capsys, monkeypa
     assert whole["curves"]["0"]["form"].keys() == {"0", "2", "4"}
     capsys.readouterr()
     assert main([*words, str(out), "training.lr=1"]) == 2
-    assert "other settings" in capsys.readouterr().err
+    assert "another study: its training is" in capsys.readouterr().err

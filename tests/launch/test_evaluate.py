@@ -173,6 +173,20 @@ def test_an_interval_over_seeds_is_wider_where_seeds_differ():
     assert wide[1] - wide[0] > 3 * (high - low)
 
 
+@pytest.mark.parametrize(
+    ("num_seeds", "num_tasks", "rate"), [(3, 10, 0.9), (8, 10, 0.9), (8, 18, 0.8)]
+)
+def test_an_interval_covers_the_rate_however_many_seeds_there_are(num_seeds, num_tasks, rate):
+    trials = np.random.default_rng(1).random((40, num_seeds, num_tasks)) < rate
+    intervals = [bootstrap_interval(trial.astype(float).tolist()) for trial in trials]
+    num_covered = sum(low <= rate <= high for low, high in intervals)
+    assert num_covered >= 0.93 * len(intervals)
+    assert all(
+        low <= mean <= high
+        for (low, high), mean in zip(intervals, trials.mean(axis=(1, 2)), strict=True)
+    )
+
+
 def test_it_goes_on_where_it_was_cut_off(evaluate, tmp_path):
     words = ("--policy", "base", "evaluation.samples_per_task=2")
     whole = evaluate(*words)

@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 from agentpeft.apps.lab.playing.episode_view import ShownEpisode
 from agentpeft.envs import Task, TextEnv
 from agentpeft.launch.evaluating.contest import find_contestants
-from agentpeft.launch.evaluating.players import Methods, seated
+from agentpeft.launch.evaluating.players import Methods, playing
 from agentpeft.launch.run.ending import say_policy
 from agentpeft.launch.run.run_folder import find_run, read_start
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
@@ -79,6 +79,6 @@ def open_policy(settings: Settings, path: Path) -> Iterator[SeatedPolicy]:
     (contestant,) = find_contestants(settings, [str(path)], "adapter", [], None, [])
     disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(settings.threads_per_env_runner)
-    with seated(settings, contestant, Methods()) as seat, closing(seat.player.engine) as engine:
+    with playing(settings, contestant, Methods()) as ready, closing(ready.player.engine) as engine:
         limit = settings.env_runners.max_new_tokens
-        yield SeatedPolicy(say_policy(contestant.name), seat.player.chat, engine, limit)
+        yield SeatedPolicy(say_policy(contestant.name), ready.player.chat, engine, limit)
