@@ -11,14 +11,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from agentpeft.apps.gateway.conversations import RequestTools
 from agentpeft.apps.gateway.open_episode import OpenEpisode
-from agentpeft.apps.gateway.program import Ended, FreshProcesses, Programs, ServerPool
-from agentpeft.apps.gateway.refusal import Refused
+from agentpeft.apps.gateway.program import Ended, FreshProcesses, ServerPool
 from agentpeft.apps.gateway.server import GatewayServer
-from agentpeft.apps.gateway.wire import ChatRequest
+from agentpeft.apps.gateway.wire import ChatRequest, Refused
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -65,15 +65,15 @@ class Gateway:
                 f"env_runners.agent.timeout_s {timeout_s:g} must be below "
                 f"env_runners.episode_timeout_s {settings.env_runners.episode_timeout_s:g}"
             )
-        self._programs: Programs
-        if command is not None:
-            self._programs = FreshProcesses(command, folder)
-        else:
-            self._programs = ServerPool([url] if isinstance(url, str) else list(url or ()))
+        self._programs = (
+            ServerPool([url] if isinstance(url, str) else list(url or ()))
+            if command is None
+            else FreshProcesses(command, folder)
+        )
         self._settings, self._chat = settings, chat
         self._timeout_s, self._max_requests = timeout_s, max_requests
         self._posts_reward, self._host = posts_reward, host
-        self._tool_chats: dict[str, ToolChat] = {}
+        self._open_tool_chat = lru_cache(_MAX_TOOL_CHATS)(self._make_tool_chat)
         self._server: GatewayServer | None = None
         self._num_failed, self._has_asked = 0, False
 
@@ -112,7 +112,8 @@ class Gateway:
         return opened.outcome
 
     async def close(self) -> None:
-        """Ends the server."""
+        """Ends the server, and what runs the programs."""
+        await self._programs.close()
         if self._server is not None:
             await self._server.close()
 
@@ -133,7 +134,10 @@ class Gateway:
         """Logs what was wrong with a program. Raises: SettingsError where none has done a thing."""
         self._has_asked |= opened.num_requests > 0
         if ended is None and opened.outcome is None:
-            logger.warning("a program was not over after agent.timeout_s %g", self._timeout_s)
+            wait = "; all others waited for it (deterministic)" * self._settings.deterministic
+            logger.warning(
+                "a program was not over after agent.timeout_s %g%s", self._timeout_s, wait
+            )
         if ended is None or not ended.problem:
             return
         logger.warning("a program %s", ended.problem)
@@ -160,16 +164,14 @@ class Gateway:
         assert self._chat is not None  # noqa: S101 (None only where settings are checked)
         if not request.tools:
             return self._chat
-        name = json.dumps(request.tools)
-        if name not in self._tool_chats:
-            if len(self._tool_chats) >= _MAX_TOOL_CHATS:
-                raise Refused(400, f"tools: a run has at most {_MAX_TOOL_CHATS} sets of them")
-            tools = RequestTools(request.tools)
-            stops = self._chat.stop_token_ids
-            try:
-                chat = ToolChat(self._chat.tokenizer, self._settings.model, tools, stops)
-            except SettingsError as error:
-                raise Refused(400, f"tools: {error}") from None
-            chat.max_context_tokens = self._chat.max_context_tokens
-            self._tool_chats[name] = chat
-        return self._tool_chats[name]
+        return self._open_tool_chat(json.dumps(request.tools))
+
+    def _make_tool_chat(self, tools: str) -> ToolChat:
+        assert self._chat is not None  # noqa: S101 (as above)
+        stops, table = self._chat.stop_token_ids, RequestTools(json.loads(tools))
+        try:
+            chat = ToolChat(self._chat.tokenizer, self._settings.model, table, stops)
+        except SettingsError as error:
+            raise Refused(400, f"tools: {error}") from None
+        chat.max_context_tokens = self._chat.max_context_tokens
+        return chat

@@ -12,8 +12,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from agentpeft.apps.gateway.refusal import Refused
-from agentpeft.apps.gateway.wire import Json, Message
+from agentpeft.apps.gateway.wire import Json, Message, Refused
 from agentpeft.envs import SettingsError
 from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable
 from agentpeft.policies.messages import Ids

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 from agentpeft.apps.gateway.conversations import Conversations
-from agentpeft.apps.gateway.refusal import Refused
-from agentpeft.apps.gateway.wire import ChatRequest, Json, Message, ModelReply
+from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused, read_message
 from agentpeft.envs import Outcome, TextEnv
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
 from agentpeft.policies.engines.outside_agent import Call, Complete
@@ -22,6 +22,8 @@ from agentpeft.policies.rollout.tool_chat import ToolChat
 
 _MAX_WAITING = 16
 """Requests of one episode that may wait for one another: each is sampled alone."""
+_TYPES = ("integer", "number", "boolean", "array", "object")
+"""Of JSON schema, that a model's format of calls may have as texts."""
 
 
 class OpenEpisode:
@@ -55,11 +57,11 @@ class OpenEpisode:
 
     async def answer(
         self, request: ChatRequest, chat: ChatFormat, has_gone: Callable[[], Awaitable[bool]]
-    ) -> ModelReply:
-        """Returns the model's next turn. Requests that come at once are answered one by one.
+    ) -> Json:
+        """Returns the model's next turn, as a chat completion.
 
-        What nobody waits for any more is not kept: whoever asks again gets the same turn. Raises:
-        Refused.
+        Requests that come at once are answered one by one. What nobody waits for any more is not
+        kept: a client that asks again gets the same turn. Raises: Refused.
         """
         if self._num_waiting >= _MAX_WAITING:
             raise Refused(429, f"{_MAX_WAITING} requests of this episode wait", "rate_limit_error")
@@ -72,7 +74,7 @@ class OpenEpisode:
 
     async def _sample(
         self, request: ChatRequest, chat: ChatFormat, has_gone: Callable[[], Awaitable[bool]]
-    ) -> ModelReply:
+    ) -> Json:
         self._check_open()
         if self.num_requests >= self._max_requests:
             text = f"the episode has had {self._max_requests} requests (agent.max_requests)"
@@ -94,11 +96,10 @@ class OpenEpisode:
         self.num_requests, self._asked = self.num_requests + 1, builder
         said = chat.decode(completion.token_ids)
         builder.add_turn(completion, said)
-        reply = _make_reply(said, completion, num_prompt_tokens, chat)
-        self._conversations.note_answer(
-            place, builder, Message("assistant", reply.text, reply.calls)
-        )
-        return replace(reply, calls=tuple(_with_types(c, request.tools) for c in reply.calls))
+        answer = _write_completion(said, completion, num_prompt_tokens, request, chat)
+        told = read_message(answer["choices"][0]["message"])  # as the program will send it back
+        self._conversations.note_answer(place, builder, told)
+        return answer
 
     async def step(self, action: str) -> StepResult:
         """Acts in the environment. Raises: Refused."""
@@ -161,36 +162,60 @@ class OpenEpisode:
             self.stopped.set_exception(error)
 
 
-def _make_reply(
-    said: str, completion: Completion, num_prompt_tokens: int, chat: ChatFormat
-) -> ModelReply:
+def _write_completion(
+    said: str, sampled: Completion, num_prompt_tokens: int, request: ChatRequest, chat: ChatFormat
+) -> Json:
+    """Returns a turn as a chat completion, in OpenAI's format."""
     text = chat.strip_thoughts(said)
-    thought = said.partition(text)[0] if text else said
-    calls = tuple(chat.calls.read(text)) if isinstance(chat, ToolChat) else ()
-    is_whole = all(isinstance(c.name, str) and isinstance(c.arguments, Mapping) for c in calls)
-    is_cut = completion.stop_reason is not StopReason.STOP_TOKEN
-    calls = calls if is_whole and not is_cut else ()
-    return ModelReply(
-        id=f"chatcmpl-{secrets.token_hex(8)}",
-        text="" if calls else text,
-        thought=thought.strip(),
-        calls=calls,
-        finish="length" if is_cut else "tool_calls" if calls else "stop",
-        num_prompt_tokens=num_prompt_tokens,
-        num_sampled_tokens=len(completion.token_ids),
-    )
+    thought = (said.partition(text)[0] if text else said).strip()
+    is_cut = sampled.stop_reason is not StopReason.STOP_TOKEN
+    calls = list(chat.calls.read(text)) if isinstance(chat, ToolChat) and not is_cut else []
+    if not all(isinstance(c.name, str) and isinstance(c.arguments, dict) for c in calls):
+        calls = []
+    name, num_tokens = f"chatcmpl-{secrets.token_hex(8)}", len(sampled.token_ids)
+    message: Json = {"role": "assistant", "content": None if calls else text}
+    if thought:
+        message["reasoning_content"] = thought
+    if calls:
+        tools = {tool["function"]["name"]: tool["function"] for tool in request.tools}
+        message["tool_calls"] = [
+            {
+                "id": f"{name}-{number}",
+                "type": "function",
+                "function": {
+                    "name": call.name,
+                    "arguments": json.dumps(
+                        _to_type(call.arguments, tools.get(call.name, {}).get("parameters"))
+                    ),
+                },
+            }
+            for number, call in enumerate(calls)
+        ]
+    finish = "length" if is_cut else "tool_calls" if calls else "stop"
+    return {
+        "id": name,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": request.model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": num_prompt_tokens,
+            "completion_tokens": num_tokens,
+            "total_tokens": num_prompt_tokens + num_tokens,
+        },
+    }
 
 
-def _with_types(call: ToolCall, tools: Sequence[Json]) -> ToolCall:
-    """Returns a call whose numbers are numbers, where the tool's schema asks for them."""
-    functions = [tool["function"] for tool in tools if tool["function"]["name"] == call.name]
-    schema = functions[0].get("parameters", {}).get("properties", {}) if functions else {}
-    arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else {}
-    for name, value in arguments.items():
-        kind = schema.get(name, {}).get("type") if isinstance(schema.get(name), dict) else None
-        if isinstance(value, str) and kind in ("integer", "number"):
-            try:
-                arguments[name] = json.loads(value)
-            except ValueError:
-                continue  # it is the program's affair
-    return ToolCall(call.name, arguments)
+def _to_type(value: object, schema: object) -> object:
+    """Returns an argument that a model wrote as text in the type that its JSON schema asks for."""
+    schema = schema if isinstance(schema, dict) else {}
+    if isinstance(value, str) and schema.get("type") in _TYPES:
+        with suppress(ValueError, RecursionError):  # another text is the program's affair
+            return json.loads(value)
+    if isinstance(value, list):
+        return [_to_type(item, schema.get("items")) for item in value]
+    if isinstance(value, dict):
+        properties = schema.get("properties")
+        kinds = properties if isinstance(properties, dict) else {}
+        return {name: _to_type(item, kinds.get(name)) for name, item in value.items()}
+    return value

@@ -1,7 +1,7 @@
 """Runs a user's program for an episode: a fresh process, or one of a pool of servers.
 
 A process is told all it needs by its environment and its standard input, and is killed with all
-that it has started (but for what leaves its process group) when its episode ends.
+that it has started (but for what leaves its process group) when its episode ends, or this process.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import httpx
 
@@ -26,6 +26,18 @@ _MAX_OUTPUT_BYTES = 1 << 20
 _MAX_VARIABLE_BYTES = 100_000
 """Linux starts no process with a variable of more than 128 KiB."""
 _TAIL_CHARS = 300
+_WATCH = """
+import os, sys
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+for group in groups:
+    try:
+        os.killpg(group, 9)
+    except ProcessLookupError:
+        pass
+"""
+"""Kills what runs once nobody tells it more: a killed process ends no program itself."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +46,6 @@ class Ended:
 
     output: str
     problem: str = ""
-
-
-class Programs(Protocol):
-    """Runs programs, many at once."""
-
-    async def run(self, variables: Mapping[str, str], task: str) -> Ended:
-        """Runs one to its end; cancelled, it ends it. Raises: EnvFault if the world failed it."""
-        ...
 
 
 class FreshProcesses:
@@ -54,20 +58,20 @@ class FreshProcesses:
         except ValueError as error:
             raise SettingsError(f"env_runners.agent.command {command!r}: {error}") from None
         self._folder = folder
+        self._watch: int | None = None
         program = self._words[0] if self._words else ""
         place = Path(folder or ".", program) if "/" in program else program
         if not program or shutil.which(place) is None:
             raise SettingsError(f"env_runners.agent.command: there is no program {program!r}")
-        if shutil.which("setpriv"):  # so it ends with this process, however that ends
-            self._words = ["setpriv", "--pdeathsig", "KILL", *self._words]
         if folder is not None and not Path(folder).is_dir():
             raise SettingsError(f"env_runners.agent.folder: there is no folder {folder!r}")
 
     async def run(self, variables: Mapping[str, str], task: str) -> Ended:
-        """Runs the command; see `Programs`."""
+        """Runs it to its end; cancelled, it ends it. Raises: EnvFault if the world failed it."""
         told = {**os.environ, **variables}
         if len(task.encode()) <= _MAX_VARIABLE_BYTES and "\0" not in task:
             told["AGENTPEFT_TASK"] = task
+        self._watch = _start_watch() if self._watch is None else self._watch
         process = await asyncio.create_subprocess_exec(
             *self._words,
             stdin=asyncio.subprocess.PIPE,
@@ -77,6 +81,7 @@ class FreshProcesses:
             env=told,
             start_new_session=True,
         )
+        os.write(self._watch, b"+%d\n" % process.pid)
         try:
             output, errors, _ = await asyncio.gather(
                 _read_end(process.stdout), _read_end(process.stderr), _tell(process.stdin, task)
@@ -85,6 +90,7 @@ class FreshProcesses:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            os.write(self._watch, b"-%d\n" % process.pid)
             await asyncio.shield(process.wait())
         if status == 0:
             return Ended(output)
@@ -93,6 +99,22 @@ class FreshProcesses:
         if status == WORLDS_FAULT:
             raise EnvFault(f"the program ended with status {status}: {line}")
         return Ended(output, f"{how}: {line}" if line else how)
+
+    async def close(self) -> None:
+        """Ends the watch."""
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+
+
+def _start_watch() -> int:
+    """Starts the watch, and returns the pipe that tells it which process groups run."""
+    end, pipe = os.pipe()
+    command = [sys.executable, "-I", "-S", "-c", _WATCH]
+    actions = [(os.POSIX_SPAWN_DUP2, end, 0)]
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setpgroup=0)
+    os.close(end)
+    return pipe
 
 
 class ServerPool:
@@ -109,7 +131,7 @@ class ServerPool:
         self._client = httpx.AsyncClient(timeout=httpx.Timeout(None), limits=limits)
 
     async def run(self, variables: Mapping[str, str], task: str) -> Ended:
-        """Asks the next server; see `Programs`."""
+        """Asks the next server. Raises: EnvFault if that is gone, or answers 503."""
         url = next(self._urls)
         try:
             answer = await self._client.post(url, json={**variables, "AGENTPEFT_TASK": task})
@@ -120,6 +142,10 @@ class ServerPool:
         if answer.status_code != httpx.codes.OK:
             return Ended("", f"the server answered {answer.status_code}")
         return Ended(answer.text)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
 
 
 async def _tell(stream: asyncio.StreamWriter | None, text: str) -> None:

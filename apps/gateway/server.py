@@ -18,8 +18,7 @@ from starlette.routing import Route
 
 from agentpeft.apps.gateway import wire
 from agentpeft.apps.gateway.open_episode import OpenEpisode
-from agentpeft.apps.gateway.refusal import Refused
-from agentpeft.apps.gateway.wire import ChatRequest, Json
+from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.chat import ChatFormat
 
@@ -119,18 +118,18 @@ class GatewayServer:
     async def _chat(self, request: Request) -> Response:
         episode, body = await self._open(request)
         asked = wire.read_chat(body)
-        reply = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
+        completion = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
         if asked.is_streamed:
-            return _stream(wire.stream_chat(reply, asked.model))
-        return JSONResponse(wire.write_chat(reply, asked.model))
+            return _stream(wire.stream_chat(completion))
+        return JSONResponse(completion)
 
     async def _anthropic(self, request: Request) -> Response:
         episode, body = await self._open(request)
         asked = wire.read_anthropic(body)
-        reply = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
+        completion = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
         if asked.is_streamed:
-            return _stream(wire.stream_anthropic(reply, asked.model))
-        return JSONResponse(wire.write_anthropic(reply, asked.model))
+            return _stream(wire.stream_anthropic(completion))
+        return JSONResponse(wire.to_anthropic(completion))
 
     async def _show(self, request: Request) -> Response:
         episode = self._find_episode(request)

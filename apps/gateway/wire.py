@@ -6,18 +6,24 @@ and limits of tokens are not read.
 """
 
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentpeft.apps.gateway.refusal import Refused
 from agentpeft.envs.tools.tool_table import ToolCall
 
 Json = dict[str, Any]
 _REFUSED = ("stop", "stop_sequences", "logprobs", "response_format", "functions", "audio")
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 """Anthropic's words for OpenAI's."""
+
+
+class Refused(Exception):  # noqa: N818 (a program's mistake or a limit, not an error of ours)
+    """A request that is not answered; `status` is HTTP's, `kind` OpenAI's type of error."""
+
+    def __init__(self, status: int, message: str, kind: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind = status, message, kind
 
 
 @dataclass(frozen=True)
@@ -44,127 +50,101 @@ class ChatRequest:
     is_streamed: bool
 
 
-@dataclass(frozen=True)
-class ModelReply:
-    """A sampled turn, as a program is told it. `finish` is stop, length or tool_calls."""
-
-    id: str
-    text: str
-    thought: str
-    calls: tuple[ToolCall, ...]
-    finish: str
-    num_prompt_tokens: int
-    num_sampled_tokens: int
-
-
 def read_chat(body: Json) -> ChatRequest:
     """Returns a request of `/v1/chat/completions`. Raises: Refused."""
     _check(body)
-    messages = tuple(_read_message(message) for message in _list(body, "messages"))
-    tools = tuple(_list(body, "tools")) if body.get("tools") else ()
-    return _make_request(body, messages, () if body.get("tool_choice") == "none" else tools)
+    messages = tuple(map(read_message, _list(body, "messages")))
+    if messages[-1].role not in ("user", "tool"):
+        raise Refused(400, "the last message must be a user's or a tool's")
+    has_tools = body.get("tools") and body.get("tool_choice") != "none"
+    tools = tuple(_list(body, "tools")) if has_tools else ()
+    return ChatRequest(str(body.get("model", "")), messages, tools, body.get("stream") is True)
+
+
+def read_message(message: Json) -> Message:
+    """Returns a message in OpenAI's format. Raises: Refused."""
+    role = message.get("role")
+    role = {"developer": "system", "function": "tool"}.get(str(role), role)
+    if not isinstance(role, str) or role not in ("system", "user", "assistant", "tool"):
+        raise Refused(400, f"no message has the role {role!r:.60}")
+    calls = _list(message, "tool_calls") if message.get("tool_calls") else []
+    return Message(role, _text(message.get("content")), tuple(map(ToolCall.from_openai, calls)))
 
 
 def read_anthropic(body: Json) -> ChatRequest:
-    """Returns a request of `/v1/messages`. Raises: Refused."""
-    _check(body)
-    messages = [Message("system", _text(body["system"]))] if body.get("system") else []
+    """Returns a request of `/v1/messages`, read as the one of OpenAI's that it stands for.
+
+    Raises: Refused.
+    """
+    messages: list[Json] = []
+    if body.get("system"):
+        messages.append({"role": "system", "content": body["system"]})
     for message in _list(body, "messages"):
-        messages += _read_blocks(message)
-    tools = tuple(
-        {
-            "type": "function",
-            "function": {
-                "name": tool.get("name"),
-                "description": tool.get("description", ""),
-                "parameters": tool.get("input_schema", {}),
-            },
-        }
+        messages += _from_blocks(message)
+    names = {"name": "name", "description": "description", "input_schema": "parameters"}
+    tools = [
+        {"type": "function", "function": {names[n]: tool[n] for n in names if n in tool}}
         for tool in (_list(body, "tools") if body.get("tools") else ())
-    )
-    return _make_request(body, tuple(messages), tools)
+    ]
+    choice = body.get("tool_choice")
+    choice = choice.get("type") if isinstance(choice, Mapping) else choice
+    return read_chat({**body, "messages": messages, "tools": tools, "tool_choice": choice})
 
 
-def write_chat(reply: ModelReply, model: str) -> Json:
-    """Returns a reply as a chat completion."""
-    message: Json = {"role": "assistant", "content": reply.text or (None if reply.calls else "")}
-    if reply.thought:
-        message["reasoning_content"] = reply.thought
-    if reply.calls:
-        message["tool_calls"] = _write_calls(reply)
-    choice: Json = {"index": 0, "message": message, "finish_reason": reply.finish, "logprobs": None}
-    usage = {
-        "prompt_tokens": reply.num_prompt_tokens,
-        "completion_tokens": reply.num_sampled_tokens,
-        "total_tokens": reply.num_prompt_tokens + reply.num_sampled_tokens,
-    }
-    return {**_head(reply, model, "chat.completion"), "choices": [choice], "usage": usage}
-
-
-def stream_chat(reply: ModelReply, model: str) -> Iterator[str]:
-    """Yields a reply as the events of a stream: a turn is sampled as a whole."""
-    head, whole = _head(reply, model, "chat.completion.chunk"), write_chat(reply, model)
-    delta = whole["choices"][0]["message"]
-    for number, call in enumerate(delta.get("tool_calls", ())):
-        call["index"] = number
-    for change, finish in ((delta, None), ({}, reply.finish)):
-        choice: Json = {"index": 0, "delta": change, "finish_reason": finish}
-        yield _event({**head, "choices": [choice]})
-    yield _event({**head, "choices": [], "usage": whole["usage"]})
+def stream_chat(completion: Json) -> Iterator[str]:
+    """Yields a chat completion as the events of a stream: a turn is sampled as a whole."""
+    (choice,) = completion["choices"]
+    head = {**completion, "object": "chat.completion.chunk"}
+    usage = head.pop("usage")
+    calls = [{**c, "index": n} for n, c in enumerate(choice["message"].get("tool_calls", ()))]
+    delta = choice["message"] | ({"tool_calls": calls} if calls else {})
+    for change, finish in ((delta, None), ({}, choice["finish_reason"])):
+        chunk: Json = {"index": 0, "delta": change, "finish_reason": finish}
+        yield _event({**head, "choices": [chunk]})
+    yield _event({**head, "choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
 
 
-def write_anthropic(reply: ModelReply, model: str) -> Json:
-    """Returns a reply as a message of Anthropic's."""
-    blocks: list[Json] = [{"type": "text", "text": reply.text}] if reply.text else []
-    blocks += [
-        {"type": "tool_use", "id": f"{reply.id}-{n}", "name": c.name, "input": c.arguments}
-        for n, c in enumerate(reply.calls)
-    ]
-    usage = {"input_tokens": reply.num_prompt_tokens, "output_tokens": reply.num_sampled_tokens}
+def to_anthropic(completion: Json) -> Json:
+    """Returns a chat completion as a message of Anthropic's."""
+    (choice,), usage = completion["choices"], completion["usage"]
+    text, calls = choice["message"]["content"], choice["message"].get("tool_calls", ())
+    blocks: list[Json] = [{"type": "text", "text": text}] if text else []
+    for call in calls:
+        function = call["function"]
+        values = {"name": function["name"], "input": json.loads(function["arguments"])}
+        blocks.append({"type": "tool_use", "id": call["id"], **values})
+    counts = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
     return {
-        "id": reply.id,
+        "id": completion["id"],
         "type": "message",
         "role": "assistant",
-        "model": model,
+        "model": completion["model"],
         "content": blocks,
-        "stop_reason": _FINISH[reply.finish],
+        "stop_reason": _FINISH[choice["finish_reason"]],
         "stop_sequence": None,
-        "usage": usage,
+        "usage": counts,
     }
 
 
-def stream_anthropic(reply: ModelReply, model: str) -> Iterator[str]:
-    """Yields a reply as the events of Anthropic's stream."""
-    whole = write_anthropic(reply, model)
+def stream_anthropic(completion: Json) -> Iterator[str]:
+    """Yields a chat completion as the events of Anthropic's stream."""
+    whole = to_anthropic(completion)
     begun = {**whole, "content": [], "stop_reason": None}
-    yield _event({"type": "message_start", "message": begun}, "message_start")
+    yield _named_event("message_start", message=begun)
     for index, block in enumerate(whole["content"]):
-        is_text = block["type"] == "text"
-        empty = {**block, "text": ""} if is_text else {**block, "input": {}}
-        delta = (
-            {"type": "text_delta", "text": block["text"]}
-            if is_text
-            else {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
-        )
-        for kind, more in (
-            ("content_block_start", {"content_block": empty}),
-            ("content_block_delta", {"delta": delta}),
-            ("content_block_stop", {}),
-        ):
-            yield _event({"type": kind, "index": index, **more}, kind)
+        if block["type"] == "text":
+            empty = {**block, "text": ""}
+            delta = {"type": "text_delta", "text": block["text"]}
+        else:
+            empty = {**block, "input": {}}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        yield _named_event("content_block_start", index=index, content_block=empty)
+        yield _named_event("content_block_delta", index=index, delta=delta)
+        yield _named_event("content_block_stop", index=index)
     end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
-    kind = "message_delta"
-    yield _event({"type": kind, "delta": end, "usage": whole["usage"]}, kind)
-    yield _event({"type": "message_stop"}, "message_stop")
-
-
-def _make_request(
-    body: Json, messages: tuple[Message, ...], tools: tuple[Json, ...]
-) -> ChatRequest:
-    if not messages or messages[-1].role not in ("user", "tool"):
-        raise Refused(400, "the last message must be a user's or a tool's")
-    return ChatRequest(str(body.get("model", "")), messages, tools, body.get("stream") is True)
+    yield _named_event("message_delta", delta=end, usage=whole["usage"])
+    yield _named_event("message_stop")
 
 
 def _check(body: Json) -> None:
@@ -174,43 +154,28 @@ def _check(body: Json) -> None:
         value = body.get(name)
         if value and value != {"type": "text"}:
             raise Refused(400, f"{name} is not served: what is sampled is the run's affair")
-    choice = body.get("tool_choice")
-    if isinstance(choice, Mapping) and choice.get("type") in ("auto", "none"):
-        choice = choice["type"]
-    if choice not in (None, "auto", "none"):
-        raise Refused(400, f"tool_choice: the model chooses, got {choice!r:.60}")
+    if body.get("tool_choice") not in (None, "auto", "none"):
+        raise Refused(400, f"tool_choice: the model chooses, got {body['tool_choice']!r:.60}")
 
 
-def _read_message(message: object) -> Message:
-    if not isinstance(message, dict):
-        raise Refused(400, f"a message must be an object, got {message!r:.60}")
-    role = message.get("role")
-    role = {"developer": "system", "function": "tool"}.get(str(role), role)
-    if not isinstance(role, str) or role not in ("system", "user", "assistant", "tool"):
-        raise Refused(400, f"no message has the role {role!r:.60}")
-    calls = message.get("tool_calls") or ()
-    if not isinstance(calls, Sequence) or not all(isinstance(call, dict) for call in calls):
-        raise Refused(400, "tool_calls must be a list of objects")
-    return Message(role, _text(message.get("content")), tuple(map(ToolCall.from_openai, calls)))
-
-
-def _read_blocks(message: object) -> Iterator[Message]:
+def _from_blocks(message: Json) -> Iterator[Json]:
     """Yields the messages that one of Anthropic's stands for: results of tools are of their own."""
-    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
-        raise Refused(400, "a message's role must be user or assistant")
     content = message.get("content")
-    blocks = content if isinstance(content, list) else []
-    results = [block for block in blocks if block.get("type") == "tool_result"]
-    yield from (Message("tool", _text(block.get("content"))) for block in results)
-    calls = tuple(
-        ToolCall(block.get("name"), _as_texts(block.get("input")))
-        for block in blocks
-        if block.get("type") == "tool_use"
-    )
-    texts = [block for block in blocks if block.get("type") not in ("tool_result", "tool_use")]
-    text = _text(texts if isinstance(content, list) else content)
-    if text or calls or not results:
-        yield Message(message["role"], text, calls)
+    if not isinstance(content, list):
+        yield message
+        return
+    kinds: dict[str, list[Json]] = {"tool_result": [], "tool_use": [], "": []}
+    for block in content:
+        kind = block.get("type") if isinstance(block, dict) else ""
+        kinds[kind if kind in kinds else ""].append(block)
+    for result in kinds["tool_result"]:
+        yield {"role": "tool", "content": result.get("content")}
+    calls = [
+        {"function": {"name": call.get("name"), "arguments": json.dumps(call.get("input"))}}
+        for call in kinds["tool_use"]
+    ]
+    if kinds[""] or calls or not content:
+        yield {"role": message.get("role"), "content": kinds[""], "tool_calls": calls}
 
 
 def _text(content: object) -> str:
@@ -227,11 +192,6 @@ def _text(content: object) -> str:
     raise Refused(400, "a message's content must be text")
 
 
-def _as_texts(arguments: object) -> object:
-    """Returns a call's arguments with numbers as texts, as OpenAI's are read."""
-    return json.loads(json.dumps(arguments), parse_int=str, parse_float=str, parse_constant=str)
-
-
 def _list(body: Json, name: str) -> list[Any]:
     value = body.get(name)
     if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
@@ -239,20 +199,9 @@ def _list(body: Json, name: str) -> list[Any]:
     return value
 
 
-def _head(reply: ModelReply, model: str, kind: str) -> Json:
-    return {"id": reply.id, "object": kind, "created": int(time.time()), "model": model}
+def _event(value: Json) -> str:
+    return f"data: {json.dumps(value)}\n\n"
 
 
-def _write_calls(reply: ModelReply) -> list[Json]:
-    return [
-        {
-            "id": f"{reply.id}-{number}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
-        }
-        for number, call in enumerate(reply.calls)
-    ]
-
-
-def _event(value: Json, kind: str = "") -> str:
-    return (f"event: {kind}\n" if kind else "") + f"data: {json.dumps(value)}\n\n"
+def _named_event(kind: str, **values: object) -> str:
+    return f"event: {kind}\n{_event({'type': kind, **values})}"

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +21,13 @@ FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 """How much larger its change is made, until each kind of modules can be told."""
 
 
-def write_canary(adapter: Path, folder: Path) -> None:
+def write_canary(adapter: Path, folder: Path, factor: float = 1.0) -> None:
     """Writes an adapter with the settings and shapes of another, and random weights.
 
-    The rows of A have length 1, and entries of B are of `_STEP`, so it changes outputs a little.
-    Raises: SettingsError if the folder has files, or the adapter has no safetensors, or tensors
-    other than A and B.
+    The rows of A have length 1, and entries of B are of `_STEP` times `factor`, so it changes
+    outputs a little. Raises: SettingsError if the adapter has no safetensors, or tensors other than
+    A and B.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise SettingsError(f"--canary {folder}: expected a new or empty folder")
     if not (adapter / ADAPTER_WEIGHTS).is_file():
         raise SettingsError(f"--canary needs {ADAPTER_WEIGHTS} in {adapter}")
     given = read_weights(adapter / ADAPTER_WEIGHTS)
@@ -39,25 +39,17 @@ def write_canary(adapter: Path, folder: Path) -> None:
     weights = {}
     for name, weight in given.items():
         drawn = rng.standard_normal(weight.shape).astype(np.float32)
-        if ".lora_A" in name or ".lora_embedding_A" in name:
-            drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
-        weights[name] = drawn if "_A" in name else drawn * _STEP
+        length = np.linalg.norm(drawn, axis=-1, keepdims=True)
+        weights[name] = drawn / length if "_A" in name else drawn * np.float32(_STEP * factor)
     save_file(weights, folder / ADAPTER_WEIGHTS)
 
 
-def enlarge_canary(folder: Path, factor: float) -> None:
-    """Multiplies a canary's change."""
-    path = folder / ADAPTER_WEIGHTS
-    weights = read_weights(path)
-    save_file({n: w if "_A" in n else w * np.float32(factor) for n, w in weights.items()}, path)
-
-
-def load_canary(url: str, folder: Path, timeout_s: float) -> None:
-    """Has the server load the canary as the model `NAME`. Raises: EngineError where it refuses."""
+@contextmanager
+def served_canary(url: str, folder: Path, timeout_s: float) -> Iterator[None]:
+    """Has the server serve the canary as the model `NAME`. Raises: EngineError where it refuses."""
     body = {"lora_name": NAME, "lora_path": str(folder.resolve())}
     ask(f"{url}/load_lora_adapter", timeout_s, body)
-
-
-def unload_canary(url: str, timeout_s: float) -> None:
-    """Has the server forget it. Raises: EngineError."""
-    ask(f"{url}/unload_lora_adapter", timeout_s, {"lora_name": NAME})
+    try:
+        yield
+    finally:
+        ask(f"{url}/unload_lora_adapter", timeout_s, {"lora_name": NAME})

@@ -1,16 +1,12 @@
 """What an OpenAI-style endpoint says of given tokens, by `/v1/completions` with `echo`."""
 
-import json
 import os
+import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
+import httpx
 import numpy as np
 
 from agentpeft.envs import SettingsError
@@ -18,9 +14,8 @@ from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Floats, Ids
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-_MAX_BYTES = 2**26
-_NUMBERED = "token_id:"
-_MAX_DIGITS, _MOST = 10, 1e6
+_NUMBERED = re.compile(r"token_id:([0-9]{1,9})")
+_MOST = 1e6
 
 
 class CannotTellError(Exception):
@@ -61,15 +56,11 @@ class Completions:
             ids, max_tokens=num_tokens, temperature=1.0, seed=seed, return_tokens_as_token_ids=True
         )
         names, logprobs = told.get("tokens"), told["token_logprobs"]
-        names = names if isinstance(names, list) else []
-        numbers = [str(name).removeprefix(_NUMBERED) for name in names]
-        is_numbered = all(
-            name == f"{_NUMBERED}{number}" and number.isdecimal() and len(number) < _MAX_DIGITS
-            for name, number in zip(names, numbers, strict=True)
-        )
-        if not is_numbered or len(logprobs) != len(numbers):
+        numbers = [_NUMBERED.fullmatch(str(n)) for n in (names if isinstance(names, list) else ())]
+        if None in numbers or len(logprobs) != len(numbers):
             raise CannotTellError("it does not name sampled tokens by their number")
-        return np.array([*map(int, numbers)], np.int64), self._to_numbers(logprobs)
+        ids = np.array([int(number[1]) for number in numbers if number], np.int64)
+        return ids, self._to_numbers(logprobs)
 
     def _to_numbers(self, values: list[Any]) -> Floats:
         """Raises: CannotTellError where one is no finite number."""
@@ -108,44 +99,30 @@ def find_models(url: str, timeout_s: float) -> dict[str, str | None]:
 
 
 def ask(url: str, timeout_s: float, body: Mapping[str, object] | None = None) -> Any:
-    """Returns the JSON that a URL answers; a `body` is posted.
+    """Returns the JSON that a URL answers, or the text; a `body` is posted.
 
     Raises: SettingsError where it is no URL, or the key is none; EngineError where nothing
     answers, or no JSON; RefusedError.
     """
-    headers = {"Content-Type": "application/json"}
-    if key := os.environ.get(KEY_VARIABLE):
-        if not key.isascii() or not key.isprintable():
-            raise SettingsError(f"{KEY_VARIABLE} has characters that no key has")
-        headers["Authorization"] = f"Bearer {key}"
+    key = os.environ.get(KEY_VARIABLE, "")
+    if key and not (key.isascii() and key.isprintable()):
+        raise SettingsError(f"{KEY_VARIABLE} has characters that no key has")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    method = "GET" if body is None else "POST"
     try:
-        if urlsplit(url).scheme not in ("http", "https") or not url.isascii():
-            raise ValueError
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(url, data, headers)  # noqa: S310 (looked at above)
-    except ValueError:
+        answer = httpx.request(method, url, json=body, headers=headers, timeout=timeout_s)
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
         raise SettingsError(
             f"expected a URL such as http://localhost:8000/v1, got {url!r}"
         ) from None
-    try:
-        with urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 (looked at above)
-            text = answer.read(_MAX_BYTES)
-    except HTTPError as error:
-        raise _to_refusal(url, error) from None
-    except (URLError, OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise EngineError(f"{url} does not answer: {reason}. Is the server running?") from None
-    try:
-        return json.loads(text) if text.lstrip()[:1] in (b"{", b"[") else text.decode()
-    except (ValueError, RecursionError):
-        raise EngineError(f"{url} answers with something that is no JSON") from None
-
-
-def _to_refusal(url: str, error: HTTPError) -> EngineError:
-    """Returns the error of a status; it is no refusal where the key or the server is to blame."""
-    with suppress(OSError, HTTPException), error:
-        said = " ".join(error.read(_MAX_BYTES).decode(errors="replace").split())
-        hint = f" (the key is taken from {KEY_VARIABLE})" if error.code in (401, 403) else ""
-        kind = RefusedError if error.code in (400, 404, 405, 422, 501) else EngineError
-        return kind(f"{url} answers {error.code}: {said:.300}{hint}")
-    return EngineError(f"{url} answers {error.code}, and breaks off")
+    except httpx.HTTPError as error:
+        raise EngineError(f"{url} does not answer: {error}. Is the server running?") from None
+    if answer.is_success:
+        try:
+            return answer.json() if answer.text.lstrip()[:1] in ("{", "[") else answer.text
+        except (ValueError, RecursionError):
+            raise EngineError(f"{url} answers with something that is no JSON") from None
+    status, text = answer.status_code, " ".join(answer.text.split())
+    hint = f" (the key is taken from {KEY_VARIABLE})" if status in (401, 403) else ""
+    kind = RefusedError if status in (400, 404, 405, 422, 501) else EngineError
+    raise kind(f"{url} answers {status}: {text:.300}{hint}")

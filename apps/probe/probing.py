@@ -1,7 +1,6 @@
 """Asks an endpoint what our own computation says too, and judges the answers."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,8 +50,10 @@ def probe_canary(
 ) -> Judgement:
     """Has the server load a canary whose every module can be told, and probes it.
 
-    It is written into `folder`. Raises: as `probe_adapter`, `write_canary` and `load_canary`.
+    It is written into `folder`. Raises: as `probe_adapter`, `write_canary` and `served_canary`.
     """
+    if folder.exists() and any(folder.iterdir()):
+        raise SettingsError(f"--canary {folder}: expected a new or empty folder")
     endpoint = Completions(url, canaries.NAME, timeout_s)
     canaries.write_canary(adapter, folder)
     references = References(folder, base)
@@ -60,13 +61,10 @@ def probe_canary(
         limit = choose_limit(references.say(factor), in_bfloat16=True)
         if not find_unseen(references.say, references.modules, limit, factor):
             break
-    canaries.enlarge_canary(folder, factor)
+    canaries.write_canary(adapter, folder, factor)
     references.enlarge(factor)
-    canaries.load_canary(endpoint.url, folder, endpoint.timeout_s)
-    with ExitStack() as stack:
-        stack.callback(canaries.unload_canary, endpoint.url, endpoint.timeout_s)
-        models = find_models(endpoint.url, endpoint.timeout_s)
-        return probe_adapter(endpoint, references, models)
+    with canaries.served_canary(url, folder, timeout_s):
+        return probe_adapter(endpoint, references, find_models(url, timeout_s))
 
 
 def probe_adapter(

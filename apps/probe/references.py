@@ -1,7 +1,5 @@
 """What a base with an adapter says of fixed tokens, and what it would say if served wrongly."""
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,25 +58,20 @@ class References:
 
     def _say(self, factor: float = 1.0, without: frozenset[str] = frozenset()) -> Floats:
         """Returns the same with the adapter's change times `factor`, and without some modules."""
-        with self._changed(factor, without):
+        before = {name: layer.scaling[TRAINED] for name, layer in self.layers.items()}
+        for name, layer in self.layers.items():
+            layer.scaling[TRAINED] *= 0.0 if _kind(name) in without else factor
+        try:
             return self._score()
+        finally:
+            for name, layer in self.layers.items():
+                layer.scaling[TRAINED] = before[name]
 
     def enlarge(self, factor: float) -> None:
         """Multiplies the adapter's change from now on."""
         for layer in self.layers.values():
             layer.scaling[TRAINED] *= factor
         self.say.cache_clear()
-
-    @contextmanager
-    def _changed(self, factor: float, without: Collection[str]) -> Iterator[None]:
-        before = {name: layer.scaling[TRAINED] for name, layer in self.layers.items()}
-        for name, layer in self.layers.items():
-            layer.scaling[TRAINED] *= 0.0 if _kind(name) in without else factor
-        try:
-            yield
-        finally:
-            for name, layer in self.layers.items():
-                layer.scaling[TRAINED] = before[name]
 
     def _score(self) -> Floats:
         return np.concatenate(score_sequences(self.model, self._network.vocab_size, self.sequences))

@@ -238,12 +238,12 @@ class EnvRunner:
                 from agentpeft.policies.rollout.scripted_play import oracle_actions
 
                 self._oracle[group.name_session(sample)] = oracle_actions(env, task)
+            call = self._threads.call
             if self._agent is None:
-                agent = EngineAgent(episode, self._chat, complete)
-                episode.end(env, await play_episode(env, agent, self._threads.call))
+                played = play_episode(env, EngineAgent(episode, self._chat, complete), call)
             else:
-                played = self._agent.play(env, episode, complete, self._threads.call)
-                episode.end(env, await played)
+                played = self._agent.play(env, episode, complete, call)
+            episode.end(env, await played)
         except AbandonedEpisodeError:
             pool.give_back(env)
             return None

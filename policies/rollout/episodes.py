@@ -80,18 +80,12 @@ class EpisodeBuilder:
 
     def to_trajectories(self, adapter_version: int) -> list[Trajectory]:
         """Returns it and its branches where something was sampled, each with the return."""
-        if not any(branch.num_turns for branch in self.branches):
-            return [self.to_trajectory(adapter_version)]
-        played = [b.to_trajectory(adapter_version) for b in (self, *self.branches) if b._turn_ends]
-        return [
-            replace(
-                trajectory,
-                turn_rewards=(*(0.0,) * (len(trajectory.turn_ends) - 1), self.episode_return),
-                outcome=self.outcome,
-                is_branch=number > 0,
-            )
-            for number, trajectory in enumerate(played)
-        ]
+        for branch in self.branches:
+            branch.outcome = self.outcome
+            branch._rewards = [*(0.0 for _ in branch._turn_ends[1:]), self.episode_return]
+        played = [b for b in (self, *self.branches) if b._turn_ends] or [self]
+        first, *others = (builder.to_trajectory(adapter_version) for builder in played)
+        return [first, *(replace(trajectory, is_branch=True) for trajectory in others)]
 
     def to_trajectory(self, adapter_version: int | None = None) -> Trajectory:
         """Returns the episode up to its last sampled token, of a group of `adapter_version`."""

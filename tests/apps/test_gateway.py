@@ -4,9 +4,11 @@ import asyncio
 import json
 import shlex
 import socket
+import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import anthropic
@@ -18,6 +20,8 @@ from gateway_parts import play_turns, pool_of
 from mcp import ClientSession
 from mcp.client.streamable_http import streamablehttp_client
 from openai import OpenAI
+from process_parts import seconds_until_gone, wait_until
+from ray_cluster import free_ports
 from small_model import SMALL
 
 from agentpeft.envs import Outcome, SettingsError
@@ -177,8 +181,11 @@ def test_the_clients_of_openai_and_anthropic_are_answered_in_streams_too(sample)
 
 
 def test_tools_of_the_program_are_called_in_the_template_s_format():
-    texts = ['<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": "3"}}\n</tool_call>', "Five."]
-    properties = {"a": {"type": "integer"}, "b": {"type": "string"}}
+    said = {"a": 2, "b": "3", "c": "[4, {}]", "d": [5]}
+    call = json.dumps({"name": "add", "arguments": said})
+    texts = [f"<tool_call>\n{call}\n</tool_call>", "Five."]
+    properties = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "array"}}
+    properties["d"] = {"type": "array", "items": {"type": "number"}}
     parameters = {"type": "object", "properties": properties}
     function = {"name": "add", "description": "Adds.", "parameters": parameters}
     told = []
@@ -209,7 +216,7 @@ def test_tools_of_the_program_are_called_in_the_template_s_format():
         runner = EnvRunner(settings, Player(chat, engine))
         (group,), _ = runner.sample([GroupRequest(0, 1)])
         runner.close()
-    assert told == [("add", {"a": 2, "b": "3"}), "Five."]
+    assert told == [("add", said | {"c": [4, {}]}), "Five."]
     (trajectory,) = group.trajectories  # one conversation, whatever the call looks like in JSON
     assert len(trajectory.turn_ends) == 2
     prompt = tokenizer.decode(trajectory.prompt_ids.tolist())
@@ -388,6 +395,52 @@ def test_a_turn_that_nobody_waits_for_is_sampled_again_alike(sample):
     assert len(broken.trajectories[0].token_ids) and len(whole.trajectories[0].token_ids)
 
 
+def test_idle_and_broken_connections_hold_up_nobody(sample):
+    said = []
+
+    def play(program):
+        host, _, port = program.url.removeprefix("http://").removesuffix("/v1").partition(":")
+        with ExitStack() as idle:
+            for number in range(500):
+                connection = idle.enter_context(socket.create_connection((host, int(port))))
+                if number % 2:
+                    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost:")
+            body = {"messages": [{"role": "user", "content": program.task}], "stream": True}
+            url = f"{program.url}/chat/completions"
+            with program.client.stream("POST", url, json=body) as stream:
+                next(stream.iter_lines())  # and it leaves
+            start_s = time.monotonic()
+            said.append(program.say(program.task, "turn 0", "Go on."))
+            said.append(time.monotonic() - start_s)
+        return program.task.split()[1]
+
+    (group,), report = sample(play, script=say_turn, size=1)
+    assert said[0] == "turn 1" and said[1] < 5
+    assert outcomes(report) == [Outcome.SUCCESS]
+    assert [len(t.turn_ends) for t in group.trajectories] == [2]  # what was sent is the history
+
+
+def test_two_runs_at_once_share_nothing(sample):
+    outer, statuses = [], []
+
+    def play(program):
+        if not outer:
+            outer.append(program)
+            _, report = sample(intrude, script=say_turn, size=2)
+            assert outcomes(report) == [Outcome.SUCCESS] * 2
+        return program.task.split()[1]
+
+    def intrude(program):
+        assert program.url != outer[0].url
+        for url, key in ((program.url, outer[0].key), (outer[0].url, program.key)):
+            headers = {"Authorization": f"Bearer {key}"}
+            statuses.append(program.client.get(f"{url}/models", headers=headers).status_code)
+        return program.task.split()[1]
+
+    _, report = sample(play, script=say_turn, size=2)
+    assert outcomes(report) == [Outcome.SUCCESS] * 2 and statuses == [401] * 4
+
+
 def test_a_full_context_is_told_and_may_be_compacted(sample):
     statuses = []
 
@@ -433,15 +486,22 @@ def test_a_program_that_hangs_is_ended_with_what_it_has_started(sample, tmp_path
     _, report = sample(command, script=say_turn, size=2, timeout_s=1)
     assert outcomes(report) == [Outcome.TIMEOUT] * 2
     numbers = [int(path.name) for path in tmp_path.iterdir()]
-    time.sleep(0.1)
-    assert len(numbers) == 4 and not [n for n in numbers if is_alive(n)]
+    assert len(numbers) == 4
+    seconds_until_gone(numbers, 5)
 
 
-def is_alive(number):
-    try:
-        return "Z" not in Path(f"/proc/{number}/stat").read_text("utf-8").rpartition(")")[2][:3]
-    except FileNotFoundError:
-        return False
+def test_programs_end_with_a_killed_runner_with_what_they_have_started(tmp_path):
+    code = (
+        "import asyncio, sys; from agentpeft.apps.gateway.program import FreshProcesses; "
+        "asyncio.run(FreshProcesses(sys.argv[1], None).run({}, ''))"
+    )
+    # It has read its task, and kills the process that runs it
+    program = f"sleep 60 & touch {tmp_path}/$$ {tmp_path}/$!; cat; kill -9 $PPID; wait"
+    command = shlex.join(["sh", "-c", program])
+    killed = subprocess.run([sys.executable, "-c", code, command], check=False, timeout=60)
+    programs = [int(path.name) for path in tmp_path.iterdir()]
+    assert killed.returncode == -9 and len(programs) == 2
+    seconds_until_gone(programs, 10)
 
 
 def test_exit_status_78_is_the_world_s_fault(sample):
@@ -554,9 +614,27 @@ output = {loggers = ["episodes"]}
 """
 
 
+@pytest.mark.slow
+def test_a_killed_runner_of_ray_is_started_again(tmp_path):
+    (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
+    agent = tmp_path / "agent.sh"
+    kills = "if mkdir killed 2>/dev/null; then kill -9 $PPID; sleep 300; fi"
+    agent.write_text(
+        f"touch $$\ncat > /dev/null\n{kills}\nexec sh {EXAMPLES}/curl_agent.sh", "utf-8"
+    )
+    words = ["gateway", "tiny.toml", "--command", f"sh {agent}", "env_runners.num_env_runners=1"]
+    command = [sys.executable, "-m", "agentpeft.launch.cli", *words]
+    run = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "killed").is_dir()
+    assert json.loads(run.stdout.splitlines()[-1])["num_env_runner_restarts"] == 1
+    seconds_until_gone([int(path.name) for path in tmp_path.glob("[0-9]*")], 10)
+
+
 @pytest.mark.parametrize(
     "example",
     [
+        pytest.param("server_agent.py", marks=pytest.mark.slow),
         "curl_agent.sh",
         pytest.param("openai_agent.py", marks=pytest.mark.slow),
         pytest.param("langgraph_agent.py", marks=pytest.mark.slow),
@@ -568,8 +646,16 @@ def test_an_example_is_trained(example, tmp_path, monkeypatch, capsys, request):
     program = "sh" if example.endswith(".sh") else sys.executable
     if example.startswith("langgraph"):
         program = request.getfixturevalue("drivers_python")
-    command = f"{program} {EXAMPLES / example}"
-    assert main(["gateway", "tiny.toml", "--command", command, "--at-once", "4"]) == 0
+    agent = ["--command", f"{program} {EXAMPLES / example}"]
+    with ExitStack() as servers:
+        if example.startswith("server"):
+            port = str(free_ports(1)[0])
+            server = subprocess.Popen([program, EXAMPLES / example, port])
+            servers.callback(server.wait)
+            servers.callback(server.kill)
+            agent = ["--url", f"http://127.0.0.1:{port}/play"]
+            wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", int(port))) == 0)
+        assert main(["gateway", "tiny.toml", *agent, "--at-once", "4"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-1]["after"]["num_episodes"] == 4
     run = Path(lines[-1]["adapter"]).parents[2]

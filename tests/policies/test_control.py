@@ -1,5 +1,7 @@
 """A control run learns from rewards that mean nothing, and says truly how it fares."""
 
+from dataclasses import replace
+
 from learner_parts import (
     flat_weights,
     make_group,
@@ -27,6 +29,24 @@ def test_rewards_are_dealt_out_anew_among_all_episodes():
             assert moved.token_ids is own.token_ids
             assert len(moved.turn_rewards) == len(own.turn_rewards)
             assert not any(moved.turn_rewards[:-1])
+
+
+def test_the_branches_of_an_episode_share_the_return_that_it_is_dealt():
+    def group(number, reward):
+        episode = make_trajectory([1], [2], reward)
+        branch = replace(episode, is_branch=True)
+        return make_group(number, [episode, branch, branch] * 2)
+
+    def of_episodes(groups):
+        dealt = [t.episode_return for g in groups for t in g.trajectories]
+        assert dealt[::3] == dealt[1::3] == dealt[2::3]
+        return dealt[::3]
+
+    groups = [group(number, float(number)) for number in range(4)]
+    shuffled = of_episodes(shuffle_rewards(groups, (0, 3)))
+    assert sorted(shuffled) == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    assert shuffled != sorted(shuffled)
+    assert sorted(of_episodes(draw_rewards(groups, 0))) == [0.0] * 4 + [1.0] * 4
 
 
 def test_a_control_learns_something_else_and_reports_the_true_rewards():

@@ -1,6 +1,6 @@
 """Rewards that say nothing of the episodes: for a control, and to see whether a run can learn."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,15 +15,9 @@ def shuffle_rewards(groups: Sequence[EpisodeGroup], seed: tuple[int, ...]) -> li
     What rises in a run and not in its control was taught by the rewards. An episode gets another's
     return in its last turn, and 0 in the turns before.
     """
-    episodes = [trajectory for group in groups for trajectory in group.trajectories]
-    order = np.random.default_rng(seed).permutation(len(episodes))
-    returns = iter([episodes[number].episode_return for number in order])
-    return [
-        replace(
-            group, trajectories=tuple(_with_return(t, next(returns)) for t in group.trajectories)
-        )
-        for group in groups
-    ]
+    returns = np.array([t.episode_return for group in groups for t in group.episodes])
+    shuffled = iter(np.random.default_rng(seed).permutation(returns).tolist())
+    return [_with_returns(group, shuffled) for group in groups]
 
 
 class ShuffledRewards(LearnerHook):
@@ -43,23 +37,28 @@ def draw_rewards(groups: Sequence[EpisodeGroup], seed: int) -> list[EpisodeGroup
     Those are groups whose returns differ, and single episodes that differ from one another. Every
     group of several episodes has one of return 1 and one of 0.
     """
-    of_groups = [{t.episode_return for t in group.trajectories} for group in groups]
+    of_groups = [{t.episode_return for t in group.episodes} for group in groups]
     if max(map(len, of_groups)) > 1:
         return None
-    if all(len(group.trajectories) == 1 for group in groups) and len(set().union(*of_groups)) > 1:
+    if all(len(group.episodes) == 1 for group in groups) and len(set().union(*of_groups)) > 1:
         return None
     rng = np.random.default_rng(seed)
     drawn = []
     for group in groups:
-        num = len(group.trajectories)
+        num = len(group.episodes)
         returns = rng.permutation(num) / (num - 1) if num > 1 else rng.random(1)
-        played = map(_with_return, group.trajectories, returns.tolist())
-        drawn.append(replace(group, trajectories=tuple(played)))
+        drawn.append(_with_returns(group, iter(returns.tolist())))
     return drawn
 
 
-def _with_return(trajectory: Trajectory, episode_return: float) -> Trajectory:
-    num_earlier = len(trajectory.turn_rewards) - 1
-    if num_earlier < 0:
-        return trajectory
-    return replace(trajectory, turn_rewards=(*(0.0,) * num_earlier, episode_return))
+def _with_returns(group: EpisodeGroup, returns: Iterator[float]) -> EpisodeGroup:
+    """Returns the group with the next return for each episode, which its branches share."""
+    trajectories: list[Trajectory] = []
+    episode_return = 0.0
+    for trajectory in group.trajectories:
+        if not trajectory.is_branch:
+            episode_return = next(returns)
+        rewards = (*(0.0,) * (len(trajectory.turn_rewards) - 1), episode_return)
+        rewards = rewards if trajectory.turn_rewards else ()
+        trajectories.append(replace(trajectory, turn_rewards=rewards))
+    return replace(group, trajectories=tuple(trajectories))
