@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -90,22 +91,22 @@ class Gateway:
         self._server.episodes[opened.key] = opened
         task = episode.messages[-1][1]
         program = asyncio.create_task(self._programs.run(self._variables(opened), task))
+        outcome = Outcome.TIMEOUT
         try:
             waited: set[asyncio.Future[Any]] = {program, opened.stopped}
             await asyncio.wait(waited, timeout=self._timeout_s, return_when="FIRST_COMPLETED")
             if opened.stopped.done():
-                opened.stopped.result()
                 await asyncio.wait({program}, timeout=_GRACE_S)
             ended = program.result() if program.done() else None
             self._warn(opened, ended)
-            if opened.outcome is None:
-                await self._end(opened, ended)
+            if ended is not None:
+                outcome = await self._take(opened, ended)
         finally:
             program.cancel()
-            await asyncio.wait({program})
-            await opened.settle()  # whoever has the environment next, has it alone
+            await asyncio.wait({program}, timeout=2 * _GRACE_S)
+            await opened.close()  # whoever has the environment next, has it alone
             del self._server.episodes[opened.key]
-        opened.stopped.result()
+        opened.give_up(outcome)
         # What is shown of the episode is its longest conversation
         shown = max((episode, *episode.branches), key=lambda builder: len(builder.messages))
         episode.messages = shown.messages
@@ -117,18 +118,15 @@ class Gateway:
         if self._server is not None:
             await self._server.close()
 
-    async def _end(self, opened: OpenEpisode, ended: Ended | None) -> None:
-        """Ends an episode whose program has ended, or takes too long.
+    async def _take(self, opened: OpenEpisode, ended: Ended) -> Outcome:
+        """Returns how an episode ends whose program has ended, if it is not over.
 
         What a program prints that has not acted is its action.
         """
-        if ended is None:
-            opened.give_up(Outcome.TIMEOUT)
-            return
         if not (ended.problem or opened.num_steps or self._posts_reward) and ended.output.strip():
-            await opened.step(ended.output.removesuffix("\n"))
-        if opened.outcome is None:
-            opened.give_up(Outcome.CONTEXT_LIMIT if opened.is_full else Outcome.INVALID_ACTION)
+            with suppress(Refused):  # it is over
+                await opened.step(ended.output.removesuffix("\n"))
+        return Outcome.CONTEXT_LIMIT if opened.is_full else Outcome.INVALID_ACTION
 
     def _warn(self, opened: OpenEpisode, ended: Ended | None) -> None:
         """Logs what was wrong with a program. Raises: SettingsError where none has done a thing."""

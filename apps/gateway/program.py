@@ -12,9 +12,11 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Self
 
 import httpx
 
@@ -25,7 +27,10 @@ WORLDS_FAULT = 78
 _MAX_OUTPUT_BYTES = 1 << 20
 _MAX_VARIABLE_BYTES = 100_000
 """Linux starts no process with a variable of more than 128 KiB."""
+_BLOCK_BYTES = 1 << 16
 _TAIL_CHARS = 300
+_KILL_S = 5.0
+"""How long a killed process may take to end."""
 _WATCH = """
 import os, sys
 groups = set()
@@ -67,38 +72,48 @@ class FreshProcesses:
             raise SettingsError(f"env_runners.agent.folder: there is no folder {folder!r}")
 
     async def run(self, variables: Mapping[str, str], task: str) -> Ended:
-        """Runs it to its end; cancelled, it ends it. Raises: EnvFault if the world failed it."""
+        """Runs it to its end; cancelled, it ends it. Raises: EnvFault if the world failed it.
+
+        It has ended when its first process has, whatever else still holds its output open.
+        """
         told = {**os.environ, **variables}
-        if len(task.encode()) <= _MAX_VARIABLE_BYTES and "\0" not in task:
+        if len(task.encode("utf-8", "replace")) <= _MAX_VARIABLE_BYTES and "\0" not in task:
             told["AGENTPEFT_TASK"] = task
-        self._watch = _start_watch() if self._watch is None else self._watch
-        process = await asyncio.create_subprocess_exec(
-            *self._words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=self._folder,
-            env=told,
-            start_new_session=True,
-        )
-        os.write(self._watch, b"+%d\n" % process.pid)
-        try:
-            output, errors, _ = await asyncio.gather(
-                _read_end(process.stdout), _read_end(process.stderr), _tell(process.stdin, task)
-            )
-            status = await process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            os.write(self._watch, b"-%d\n" % process.pid)
-            await asyncio.shield(process.wait())
+        with ExitStack() as stack:
+            try:
+                self._watch = _start_watch() if self._watch is None else self._watch
+                shown = stack.enter_context(TemporaryFile())
+                shown.write(task.encode("utf-8", "replace"))
+                shown.seek(0)
+                output, errors = (stack.enter_context(_Output()) for _ in range(2))
+                process = await asyncio.create_subprocess_exec(
+                    *self._words,
+                    stdin=shown,
+                    stdout=output.pipe,
+                    stderr=errors.pipe,
+                    cwd=self._folder,
+                    env=told,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise EnvFault(f"the program could not be started: {error}") from error
+            os.write(self._watch, b"+%d\n" % process.pid)
+            try:
+                status = await process.wait()
+            finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                os.write(self._watch, b"-%d\n" % process.pid)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _KILL_S)
+            printed, said = output.read_rest(), errors.read_rest()
         if status == 0:
-            return Ended(output)
-        line = next(reversed(errors.strip().splitlines()), "")[-_TAIL_CHARS:]
+            return Ended(printed)
+        line = next(reversed(said.strip().splitlines()), "")[-_TAIL_CHARS:]
         how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
         if status == WORLDS_FAULT:
             raise EnvFault(f"the program ended with status {status}: {line}")
-        return Ended(output, f"{how}: {line}" if line else how)
+        return Ended(printed, f"{how}: {line}" if line else how)
 
     async def close(self) -> None:
         """Ends the watch."""
@@ -148,19 +163,36 @@ class ServerPool:
         await self._client.aclose()
 
 
-async def _tell(stream: asyncio.StreamWriter | None, text: str) -> None:
-    """Writes a text and closes the stream, which the program need not read."""
-    assert stream is not None  # noqa: S101 (it is a pipe)
-    with suppress(ConnectionError):
-        stream.write(text.encode("utf-8", "replace"))
-        await stream.drain()
-    stream.close()
+class _Output:
+    """A pipe that a program prints into, whose last bytes are kept. It never blocks."""
 
+    def __init__(self) -> None:
+        self._end, self.pipe = os.pipe()
+        self._text = bytearray()
 
-async def _read_end(stream: asyncio.StreamReader | None) -> str:
-    """Reads a stream to its end, and returns the last of it."""
-    assert stream is not None  # noqa: S101 (it is a pipe)
-    text = b""
-    while block := await stream.read(1 << 16):
-        text = (text + block)[-_MAX_OUTPUT_BYTES:]
-    return text.decode("utf-8", "replace")
+    def __enter__(self) -> Self:
+        os.set_blocking(self._end, False)
+        asyncio.get_running_loop().add_reader(self._end, self._read)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._end)
+        os.close(self._end)
+        os.close(self.pipe)
+
+    def read_rest(self) -> str:
+        """Returns the last of what was printed up to now."""
+        for _ in range(_MAX_OUTPUT_BYTES // _BLOCK_BYTES):  # others may still print
+            if not self._read():
+                break
+        return self._text.decode("utf-8", "replace")
+
+    def _read(self) -> int:
+        """Reads what there is, and returns how many bytes."""
+        try:
+            block = os.read(self._end, _BLOCK_BYTES)
+        except BlockingIOError:
+            return 0
+        self._text += block
+        del self._text[:-_MAX_OUTPUT_BYTES]
+        return len(block)

@@ -133,7 +133,7 @@ class GatewayServer:
 
     async def _show(self, request: Request) -> Response:
         episode = self._find_episode(request)
-        return JSONResponse({"tools": episode.tools.to_openai(), "is_over": episode.stopped.done()})
+        return JSONResponse({"tools": episode.tools.to_openai(), "is_over": episode.is_over})
 
     async def _step(self, request: Request) -> Response:
         episode, body = await self._open(request)
@@ -146,7 +146,7 @@ class GatewayServer:
     async def _call(self, request: Request) -> Response:
         episode, body = await self._open(request)
         said = await episode.call_tool(ToolCall(body.get("name"), body.get("arguments", {})))
-        return JSONResponse({"observation": said, "is_over": episode.stopped.done()})
+        return JSONResponse({"observation": said, "is_over": episode.is_over})
 
     async def _reward(self, request: Request) -> Response:
         episode, body = await self._open(request)

@@ -53,12 +53,12 @@ class EpisodeBuilder:
         same = np.full(len(ids), completion.adapter_version)
         self._append(ids, completion.logprobs, same if versions is None else versions)
         self._turn_ends.append(len(self.context) - len(self._prompt_ids))
+        self._rewards.append(0.0)
         self.messages.append(("assistant", said))
 
     def add_reward(self, reward: float) -> None:
         """Adds to the reward of the last turn; without turns it is in the return alone."""
         self.episode_return += reward
-        self._rewards += [0.0] * (len(self._turn_ends) - len(self._rewards))
         if self._rewards:
             self._rewards[-1] += reward
 
