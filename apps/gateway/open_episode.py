@@ -82,7 +82,7 @@ class OpenEpisode:
         if self.num_requests >= self._max_requests:
             text = f"the episode has had {self._max_requests} requests (agent.max_requests)"
             raise Refused(429, text, "rate_limit_error")
-        builder, place = self._conversations.find(request.messages, request.tools, chat)
+        builder, place = await self._conversations.find(request.messages, request.tools, chat)
         num_prompt_tokens = len(builder.context)
         try:
             completion = await self._complete(builder)

@@ -7,6 +7,7 @@ that it has started (but for what leaves its process group) when its episode end
 import asyncio
 import itertools
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Self
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -29,6 +31,9 @@ _MAX_VARIABLE_BYTES = 100_000
 """Linux starts no process with a variable of more than 128 KiB."""
 _BLOCK_BYTES = 1 << 16
 _TAIL_CHARS = 300
+_SECRET = re.compile(r"_(TOKEN|API_KEY|PASSWORD)$|SECRET", re.IGNORECASE)
+"""Names of our variables that are no program's affair."""
+_MAX_PAUSE_S = 4.0
 _KILL_S = 5.0
 """How long a killed process may take to end."""
 _WATCH = """
@@ -56,8 +61,14 @@ class Ended:
 class FreshProcesses:
     """Starts a command for each episode."""
 
-    def __init__(self, command: str, folder: str | None) -> None:
-        """`folder` is where it runs. Raises: SettingsError where there is no such program."""
+    pause_s = 0.0
+
+    def __init__(self, command: str, folder: str | None, keep: Sequence[str] = ()) -> None:
+        """`folder` is where it runs; `keep` are variables that are told though they are secret.
+
+        Raises: SettingsError where there is no such program.
+        """
+        self._keep = frozenset(keep)
         try:
             self._words = shlex.split(command)
         except ValueError as error:
@@ -76,7 +87,11 @@ class FreshProcesses:
 
         It has ended when its first process has, whatever else still holds its output open.
         """
-        told = {**os.environ, **variables}
+        told = {n: v for n, v in os.environ.items() if n in self._keep or not _SECRET.search(n)}
+        told |= variables
+        host = urlsplit(variables.get("OPENAI_BASE_URL", "")).hostname or ""
+        for name in ("NO_PROXY", "no_proxy"):
+            told[name] = ",".join(filter(None, [told.get(name), host]))
         if len(task.encode("utf-8", "replace")) <= _MAX_VARIABLE_BYTES and "\0" not in task:
             told["AGENTPEFT_TASK"] = task
         with ExitStack() as stack:
@@ -141,6 +156,8 @@ class ServerPool:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = itertools.cycle(urls)
+        self.pause_s = 0.0
+        """How long to wait after the last fault before an episode is played again."""
         limits = httpx.Limits(max_connections=None)
         # The gateway's own limit of an episode's time ends a request
         self._client = httpx.AsyncClient(timeout=httpx.Timeout(None), limits=limits)
@@ -150,10 +167,14 @@ class ServerPool:
         url = next(self._urls)
         try:
             answer = await self._client.post(url, json={**variables, "AGENTPEFT_TASK": task})
-        except httpx.TransportError as error:
-            raise EnvFault(f"the agent's server {url}: {type(error).__name__} {error}") from error
-        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-            raise EnvFault(f"the agent's server {url} answered 503")
+        except httpx.HTTPError as error:
+            answer, problem = None, f": {type(error).__name__} {error}"
+        else:
+            problem = " answered 503"
+        if answer is None or answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            self.pause_s = min(2 * self.pause_s, _MAX_PAUSE_S) or 1.0
+            raise EnvFault(f"the agent's server {url}{problem}")
+        self.pause_s = 0.0
         if answer.status_code != httpx.codes.OK:
             return Ended("", f"the server answered {answer.status_code}")
         return Ended(answer.text)

@@ -29,7 +29,7 @@ class EpisodeBuilder:
         self.messages.append(("user", prompt))
         self.branches: list[EpisodeBuilder] = []
         self.first_turn = 0  # its number in the episode
-        self._chat = chat
+        self.chat = chat
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
         self._versions: list[Ids] = []
@@ -66,7 +66,7 @@ class EpisodeBuilder:
         """Appends the answers to all actions of the last turn, and where the next turn begins."""
         self.messages.append(("user", "\n".join(answers)))
         if not is_last:
-            ids = self._chat.extend(self.context, *answers)
+            ids = self.chat.extend(self.context, *answers)
             self._append(ids, np.zeros(len(ids), np.float32))
 
     def end(self, env: Env, outcome: Outcome | None) -> None:
