@@ -54,9 +54,8 @@ def gateway(  # noqa: PLR0913 (options, by keyword only)
     if (command is None) == (not url):
         raise SettingsError('name the program, as --command "python my_agent.py", or its --url')
     configs, overrides = split_settings(words)
-    agent = {"class": _CLASS, "command": command, "url": url, "folder": str(Path.cwd())}
-    if command is None:
-        del agent["folder"]
+    folder = str(Path.cwd()) if command is not None else None
+    agent = {"class": _CLASS, "command": command, "url": url, "folder": folder}
     for name, value in agent.items():
         if value is not None:
             overrides.insert(0, f"env_runners.agent.{name}={json.dumps(value)}")

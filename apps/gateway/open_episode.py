@@ -199,19 +199,16 @@ def _write_completion(
     if thought:
         message["reasoning_content"] = thought
     if calls:
-        tools = {tool["function"]["name"]: tool["function"] for tool in request.tools}
+        functions = [tool["function"] for tool in request.tools]
+        schemas = {function["name"]: function.get("parameters") for function in functions}
+        typed = [_to_type(call.arguments, schemas.get(call.name)) for call in calls]
+        told = [
+            {"name": call.name, "arguments": json.dumps(arguments)}
+            for call, arguments in zip(calls, typed, strict=True)
+        ]
         message["tool_calls"] = [
-            {
-                "id": f"{name}-{number}",
-                "type": "function",
-                "function": {
-                    "name": call.name,
-                    "arguments": json.dumps(
-                        _to_type(call.arguments, tools.get(call.name, {}).get("parameters"))
-                    ),
-                },
-            }
-            for number, call in enumerate(calls)
+            {"id": f"{name}-{n}", "type": "function", "function": function}
+            for n, function in enumerate(told)
         ]
     finish = "length" if is_cut else "tool_calls" if calls else "stop"
     return {
