@@ -72,7 +72,7 @@ def sets_episodes(configs: Sequence[str], overrides: Sequence[str]) -> bool:
     section, _, name = _EPISODES.partition(".")
     said = any(word.partition("=")[0].strip() == _EPISODES for word in overrides)
     for config in configs:
-        with suppress(OSError, ValueError):  # `train` says what is wrong with it
+        with suppress(OSError, ValueError, TypeError):  # `train` says what is wrong with it
             said |= name in tomllib.loads(Path(config).read_text("utf-8")).get(section, ())
     return said
 

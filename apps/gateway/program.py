@@ -167,13 +167,13 @@ class ServerPool:
         url = next(self._urls)
         try:
             answer = await self._client.post(url, json={**variables, "AGENTPEFT_TASK": task})
+            is_gone = answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+            problem = "it answered 503" if is_gone else ""
         except httpx.HTTPError as error:
-            answer, problem = None, f": {type(error).__name__} {error}"
-        else:
-            problem = " answered 503"
-        if answer is None or answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            problem = f"{type(error).__name__} {error}"
+        if problem:
             self.pause_s = min(2 * self.pause_s, _MAX_PAUSE_S) or 1.0
-            raise EnvFault(f"the agent's server {url}{problem}")
+            raise EnvFault(f"the agent's server {url}: {problem}")
         self.pause_s = 0.0
         if answer.status_code != httpx.codes.OK:
             return Ended("", f"the server answered {answer.status_code}")

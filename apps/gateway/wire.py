@@ -13,8 +13,9 @@ from typing import Any
 from agentpeft.envs.tools.tool_table import ToolCall
 
 Json = dict[str, Any]
-_REFUSED = ("stop", "stop_sequences", "logprobs", "top_logprobs", "logit_bias", "functions")
-_REFUSED += ("presence_penalty", "frequency_penalty", "response_format", "audio", "prediction")
+_SAMPLING = ("stop", "stop_sequences", "logprobs", "top_logprobs", "logit_bias")
+_PENALTIES = ("presence_penalty", "frequency_penalty")
+_REFUSED = (*_SAMPLING, *_PENALTIES, "response_format", "functions", "audio", "prediction")
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 """Anthropic's words for OpenAI's."""
 
