@@ -215,7 +215,7 @@ def test_tools_of_the_program_are_called_in_the_template_s_format():
 
     tokenizer = make_tokenizer(TOOL_TEMPLATES["json"])
     with pool_of(play) as url:
-        settings = make_settings("env_runners.max_new_tokens=100", url=url)
+        settings = make_settings("env_runners.max_new_tokens=200", url=url)
         chat = ChatFormat(tokenizer)
         engine = ScriptedEngine(chat, lambda session, turn: texts[turn])
         runner = EnvRunner(settings, Player(chat, engine))
