@@ -11,21 +11,28 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
-from agentpeft.apps.gateway.conversations import RequestTools
+import httpx
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from agentpeft.apps.gateway.conversations import RequestChat, RequestTools
 from agentpeft.apps.gateway.open_episode import OpenEpisode
 from agentpeft.apps.gateway.program import Ended, FreshProcesses, ServerPool
 from agentpeft.apps.gateway.server import GatewayServer
-from agentpeft.apps.gateway.wire import ChatRequest, Refused
-from agentpeft.envs import Outcome, SettingsError
+from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused
+from agentpeft.envs import EnvFault, Outcome, SettingsError
+from agentpeft.envs.tools.tool_table import find_tools
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.environments import Env
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.tool_chat import ToolChat
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.section import Count, Section
+from agentpeft.policies.settings.wrong_settings import describe_wrong
 
 logger = logging.getLogger(__name__)
 _GRACE_S = 5.0
@@ -35,44 +42,61 @@ _NUM_TRIED = 8
 """So many programs that fail before they have asked for anything are a wrong command."""
 
 
+def _read_url(url: str) -> str:
+    with suppress(httpx.InvalidURL, ValueError):
+        read = httpx.URL(url)
+        if read.scheme in ("http", "https") and read.host:
+            return url
+    raise PydanticCustomError("url", "it must be http://HOST:PORT/PATH")
+
+
+class GatewayOptions(Section):
+    """What `env_runners.agent` may say beside its class. Either `command` or `url` plays."""
+
+    command: str | None = None
+    """A program, and its arguments."""
+    url: Annotated[
+        Sequence[Annotated[str, AfterValidator(_read_url)]],
+        BeforeValidator(lambda urls: [urls] if isinstance(urls, str) else urls),
+    ] = ()
+    """A server that plays, or a list of them."""
+    folder: str | None = None
+    """Where the command runs."""
+    timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    """A program that takes longer is ended."""
+    max_requests: Count = 256
+    """Turns that an episode may have."""
+    posts_reward: bool = False
+    """The program gives the reward, not the environment."""
+    host: Annotated[str, Field(pattern=r"^[\w.-]+$")] = "127.0.0.1"
+    """Where the gateway listens; servers on other machines need 0.0.0.0."""
+    keep_variables: Sequence[str] = ()
+    """Variables with secrets that the program is told all the same."""
+
+
 class Gateway:
     """Plays each episode by a program, in a fresh process or on one of a pool of servers."""
 
-    def __init__(  # noqa: PLR0913 (options, by keyword only)
-        self,
-        settings: Settings,
-        chat: ChatFormat | None,
-        *,
-        command: str | None = None,
-        url: str | Sequence[str] | None = None,
-        folder: str | None = None,
-        timeout_s: float = 300.0,
-        max_requests: int = 256,
-        posts_reward: bool = False,
-        host: str = "127.0.0.1",
-    ) -> None:
-        """Either `command` or `url` (one, or a list) says what plays.
-
-        `folder`: where the command runs. A program that takes longer than `timeout_s` is ended.
-        `max_requests`: turns that an episode may have. `posts_reward`: the program gives the
-        reward, not the environment. `host`: where the gateway listens; servers on other machines
-        need 0.0.0.0. Raises: SettingsError.
-        """
-        if (command is None) == (url is None):
-            raise SettingsError("env_runners.agent: set command, or url, and not both")
-        if timeout_s >= settings.env_runners.episode_timeout_s:
+    def __init__(self, settings: Settings, chat: ChatFormat | None, **options: object) -> None:
+        """`options`: see `GatewayOptions`. Raises: SettingsError."""
+        try:
+            self._options = said = GatewayOptions.model_validate(options)
+        except ValidationError as error:
+            raise SettingsError(f"env_runners.agent: {describe_wrong(error)}") from None
+        limit_s = settings.env_runners.episode_timeout_s
+        if said.timeout_s >= limit_s:
             raise SettingsError(
-                f"env_runners.agent.timeout_s {timeout_s:g} must be below "
-                f"env_runners.episode_timeout_s {settings.env_runners.episode_timeout_s:g}"
+                f"env_runners.agent.timeout_s {said.timeout_s:g} must be below "
+                f"env_runners.episode_timeout_s {limit_s:g}"
             )
+        if (said.command is None) == (not said.url):
+            raise SettingsError("env_runners.agent: set command, or url, and not both")
         self._programs = (
-            ServerPool([url] if isinstance(url, str) else list(url or ()))
-            if command is None
-            else FreshProcesses(command, folder)
+            ServerPool(said.url)
+            if said.command is None
+            else FreshProcesses(said.command, said.folder, said.keep_variables)
         )
         self._settings, self._chat = settings, chat
-        self._timeout_s, self._max_requests = timeout_s, max_requests
-        self._posts_reward, self._host = posts_reward, host
         self._open_tool_chat = lru_cache(_MAX_TOOL_CHATS)(self._make_tool_chat)
         self._server: GatewayServer | None = None
         self._num_failed, self._has_asked = 0, False
@@ -82,30 +106,34 @@ class Gateway:
     ) -> Outcome | None:
         """Plays an episode; see `OutsideAgent`."""
         if self._server is None:
-            self._server = GatewayServer(self._host, self._find_chat)
+            self._server = GatewayServer(self._options.host, self._find_chat)
             await self._server.start()
-        opened = OpenEpisode(
-            env, episode, complete, call, self._max_requests, posts_reward=self._posts_reward
-        )
+        posts_reward, most = self._options.posts_reward, self._options.max_requests
+        opened = OpenEpisode(env, episode, complete, call, most, posts_reward=posts_reward)
         self._server.episodes[opened.key] = opened
         task = episode.messages[-1][1]
         program = asyncio.create_task(self._programs.run(self._variables(opened), task))
+        outcome = Outcome.TIMEOUT
         try:
             waited: set[asyncio.Future[Any]] = {program, opened.stopped}
-            await asyncio.wait(waited, timeout=self._timeout_s, return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                waited, timeout=self._options.timeout_s, return_when="FIRST_COMPLETED"
+            )
             if opened.stopped.done():
-                opened.stopped.result()
                 await asyncio.wait({program}, timeout=_GRACE_S)
             ended = program.result() if program.done() else None
             self._warn(opened, ended)
-            if opened.outcome is None:
-                await self._end(opened, ended)
+            if ended is not None:
+                outcome = await self._take(opened, ended)
+        except EnvFault:
+            await asyncio.sleep(self._programs.pause_s)
+            raise
         finally:
             program.cancel()
-            await asyncio.wait({program})
-            await opened.settle()  # whoever has the environment next, has it alone
+            await asyncio.wait({program}, timeout=2 * _GRACE_S)
             del self._server.episodes[opened.key]
-        opened.stopped.result()
+            await opened.close()  # whoever has the environment next, has it alone
+        opened.give_up(outcome)
         # What is shown of the episode is its longest conversation
         shown = max((episode, *episode.branches), key=lambda builder: len(builder.messages))
         episode.messages = shown.messages
@@ -117,18 +145,18 @@ class Gateway:
         if self._server is not None:
             await self._server.close()
 
-    async def _end(self, opened: OpenEpisode, ended: Ended | None) -> None:
-        """Ends an episode whose program has ended, or takes too long.
+    async def _take(self, opened: OpenEpisode, ended: Ended) -> Outcome:
+        """Returns how an episode ends whose program has ended, if it is not over.
 
         What a program prints that has not acted is its action.
         """
-        if ended is None:
-            opened.give_up(Outcome.TIMEOUT)
-            return
-        if not (ended.problem or opened.num_steps or self._posts_reward) and ended.output.strip():
-            await opened.step(ended.output.removesuffix("\n"))
-        if opened.outcome is None:
-            opened.give_up(Outcome.CONTEXT_LIMIT if opened.is_full else Outcome.INVALID_ACTION)
+        if (
+            not (ended.problem or opened.num_steps or self._options.posts_reward)
+            and ended.output.strip()
+        ):
+            with suppress(Refused):  # it is over
+                await opened.step(ended.output.removesuffix("\n"))
+        return Outcome.CONTEXT_LIMIT if opened.is_full else Outcome.INVALID_ACTION
 
     def _warn(self, opened: OpenEpisode, ended: Ended | None) -> None:
         """Logs what was wrong with a program. Raises: SettingsError where none has done a thing."""
@@ -136,7 +164,7 @@ class Gateway:
         if ended is None and opened.outcome is None:
             wait = "; all others waited for it (deterministic)" * self._settings.deterministic
             logger.warning(
-                "a program was not over after agent.timeout_s %g%s", self._timeout_s, wait
+                "a program was not over after agent.timeout_s %g%s", self._options.timeout_s, wait
             )
         if ended is None or not ended.problem:
             return
@@ -162,15 +190,16 @@ class Gateway:
     def _find_chat(self, request: ChatRequest) -> ChatFormat:
         """Returns how the model reads and writes a request's tools. Raises: Refused."""
         assert self._chat is not None  # noqa: S101 (None only where settings are checked)
-        if not request.tools:
-            return self._chat
-        return self._open_tool_chat(json.dumps(request.tools))
+        tools: Sequence[Json] = request.tools
+        if not tools and self._settings.model.tool_calls:
+            tools = find_tools(self._settings.environment.id).to_openai()
+        return self._open_tool_chat(json.dumps(tools)) if tools else self._chat
 
-    def _make_tool_chat(self, tools: str) -> ToolChat:
+    def _make_tool_chat(self, tools: str) -> RequestChat:
         assert self._chat is not None  # noqa: S101 (as above)
         stops, table = self._chat.stop_token_ids, RequestTools(json.loads(tools))
         try:
-            chat = ToolChat(self._chat.tokenizer, self._settings.model, table, stops)
+            chat = RequestChat(self._chat.tokenizer, self._settings.model, table, stops)
         except SettingsError as error:
             raise Refused(400, f"tools: {error}") from None
         chat.max_context_tokens = self._chat.max_context_tokens

@@ -6,6 +6,7 @@ that changes what was said (thoughts that are dropped, a summary in place of a h
 a prompt. What is known is found by a hash of the messages up to each place.
 """
 
+import asyncio
 import json
 from collections.abc import Sequence
 from hashlib import sha256
@@ -16,10 +17,11 @@ from agentpeft.apps.gateway.wire import Json, Message, Refused
 from agentpeft.envs import SettingsError
 from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable
 from agentpeft.policies.messages import Ids
-from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.chat import ACTION, PROMPT, ChatFormat, to_message
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.tool_chat import ToolChat
+from agentpeft.policies.rollout.tool_chat import ToolChat, to_turn
 
+_NO_TOOL = "a tool must be {type: function, function: {name, parameters}}"
 Place = tuple[EpisodeBuilder, int]
 """A conversation, and how many of its tokens lie before a place in it."""
 
@@ -32,7 +34,7 @@ class Conversations:
         self._asked: dict[bytes, Place] = {}
         self._answered: dict[bytes, Place] = {}
 
-    def find(
+    async def find(
         self, messages: Sequence[Message], tools: Sequence[Json], chat: ChatFormat
     ) -> tuple[EpisodeBuilder, bytes]:
         """Returns the conversation to sample the next turn in, and the place in it.
@@ -46,7 +48,10 @@ class Conversations:
         if asked is not None:
             builder = self._branch(messages, asked[0].context[: asked[1]], chat)
         else:
-            builder = self._continue(messages, places, chat)
+            try:
+                builder = await self._continue(messages, places, chat)
+            except SettingsError as error:
+                raise Refused(400, str(error)) from None
         self._asked[places[-1]] = builder, len(builder.context)
         return builder, places[-1]
 
@@ -54,7 +59,7 @@ class Conversations:
         """Notes that the turn at a place was sampled, and what the program was told."""
         self._answered[_hash(asked, answer.to_key())] = builder, len(builder.context)
 
-    def _continue(
+    async def _continue(
         self, messages: Sequence[Message], places: Sequence[bytes], chat: ChatFormat
     ) -> EpisodeBuilder:
         """Returns the conversation that begins with the longest known part of the messages."""
@@ -64,12 +69,13 @@ class Conversations:
             builder, end = place
             rest = messages[number:]
             if end == len(builder.context) and all(m.role in ("user", "tool") for m in rest):
-                builder.add_answers([message.text for message in rest], is_last=False)
+                builder.add_answers(list(map(_to_answer, rest)), is_last=False)
                 return builder
-            return self._branch(messages, _extend(builder.context[:end], rest, chat), chat)
-        ids = _render(messages, chat)
+            return self._branch(messages, await _extend(builder.context[:end], rest, chat), chat)
+        ids = await _render(messages, chat)
         root = self._builder
         if not (root.num_turns or self._asked) and np.array_equal(ids, root.context):
+            root.chat = chat
             return root
         return self._branch(messages, ids, chat)
 
@@ -81,7 +87,7 @@ class Conversations:
         return branch
 
 
-def _render(messages: Sequence[Message], chat: ChatFormat) -> Ids:
+async def _render(messages: Sequence[Message], chat: ChatFormat) -> Ids:
     """Returns the tokens of a conversation that nothing is known of."""
     num_system = next((n for n, m in enumerate(messages) if m.role != "system"), len(messages))
     system = "\n".join(message.text for message in messages[:num_system])
@@ -89,19 +95,23 @@ def _render(messages: Sequence[Message], chat: ChatFormat) -> Ids:
     num_first = next((n for n, m in enumerate(rest) if m.role != "user"), len(rest))
     if num_first == 0:
         raise Refused(400, "the first message, after a system's, must be a user's")
-    try:
-        ids = chat.begin("\n".join(message.text for message in rest[:num_first]), system or None)
-    except SettingsError as error:
-        raise Refused(400, str(error)) from None
-    return _extend(ids, rest[num_first:], chat)
+    ids = chat.begin("\n".join(message.text for message in rest[:num_first]), system or None)
+    return await _extend(ids, rest[num_first:], chat)
 
 
-def _extend(ids: Ids, messages: Sequence[Message], chat: ChatFormat) -> Ids:
-    """Returns the tokens of a conversation with further messages, up to the next turn."""
+async def _extend(ids: Ids, messages: Sequence[Message], chat: ChatFormat) -> Ids:
+    """Returns the tokens of a conversation with further messages, up to the next turn.
+
+    Of one that overfills the context it is the beginning. Other episodes are served meanwhile.
+    """
+    limit = chat.max_context_tokens
     answers: list[str] = []
     for message in [*messages, Message("assistant", "")]:
+        await asyncio.sleep(0)
+        if limit is not None and len(ids) > limit:
+            break
         if message.role in ("user", "tool"):
-            answers.append(message.text)
+            answers.append(_to_answer(message))
             continue
         if message.role == "system":
             raise Refused(400, "a system's message must be the first")
@@ -117,6 +127,16 @@ def _write_turn(message: Message, chat: ChatFormat) -> str:
     if message.calls and isinstance(chat, ToolChat):
         return message.text + "".join(map(chat.calls.write, message.calls))
     return message.text
+
+
+class _UserText(str):
+    """A user's message among the answers of tools."""
+
+    __slots__ = ()
+
+
+def _to_answer(message: Message) -> str:
+    return _UserText(message.text) if message.role == "user" else message.text
 
 
 def _hash_places(messages: Sequence[Message], tools: Sequence[Json]) -> list[bytes]:
@@ -140,12 +160,11 @@ class RequestTools(ToolTable):
         super().__init__(find_call=lambda action: ToolCall("", {"action": action}))
         self._schemas = list(schemas)
         for schema in schemas:
-            function = schema.get("function")
-            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise Refused(400, "a tool must be {type: function, function: {name, parameters}}")
-            properties = (function.get("parameters") or {}).get("properties") or {}
-            about = str(function.get("description", ""))
-            tool = Tool(function["name"], about, dict.fromkeys(properties, ""), (), str)
+            function = _below(schema, "function")
+            properties = _below(_below(function, "parameters"), "properties")
+            if not isinstance(function.get("name"), str):
+                raise Refused(400, _NO_TOOL)
+            tool = Tool(function["name"], "", dict.fromkeys(properties, ""), (), str)
             self._tools[tool.name] = tool
         # The chat learns from the first one how calls are written, arguments included
         ordered = sorted(self._tools.items(), key=lambda item: not item[1].parameters)
@@ -156,3 +175,26 @@ class RequestTools(ToolTable):
     def to_openai(self) -> list[Json]:
         """Returns the tools as they came."""
         return self._schemas
+
+
+def _below(schema: Json, name: str) -> Json:
+    value = schema.get(name)
+    if not isinstance(value, dict | None):
+        raise Refused(400, _NO_TOOL)
+    return value or {}
+
+
+class RequestChat(ToolChat):
+    """A chat with a request's tools, in which users speak too, also behind a tool's answers."""
+
+    def _write_answers(self, observations: Sequence[str]) -> str:
+        kinds = ["user" if isinstance(text, _UserText) else "tool" for text in observations]
+        num_tools = (*kinds, "user").index("user")
+        if num_tools == len(kinds):
+            return super()._write_answers(observations)
+        turn = to_message("assistant", ACTION)
+        if num_tools:
+            turn = to_turn(self._make_call(ACTION))
+        rest = map(to_message, kinds, observations)
+        rendered = self._render([to_message("user", PROMPT), turn, *rest], asks=True)
+        return rendered.partition(ACTION)[2].partition(self._closing)[2]

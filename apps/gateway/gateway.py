@@ -13,6 +13,9 @@ run already. All else is as in `agentpeft train`: this command sets `env_runners
 import json
 import os
 import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +27,7 @@ from agentpeft.launch.run.ending import AsJson
 from agentpeft.launch.train import train
 
 main = CommandLine()
+_EPISODES = "env_runners.max_concurrent_episodes"
 _CLASS = "agentpeft.apps.gateway.agent:Gateway"
 
 
@@ -56,11 +60,21 @@ def gateway(  # noqa: PLR0913 (options, by keyword only)
         if value is not None:
             overrides.insert(0, f"env_runners.agent.{name}={json.dumps(value)}")
     most = at_once or 8 * (os.cpu_count() or 1)
-    if at_once or not any("max_concurrent_episodes" in word for word in overrides):
-        overrides.append(f"env_runners.max_concurrent_episodes={most}")
+    if at_once or not sets_episodes(configs, overrides):
+        overrides.append(f"{_EPISODES}={most}")
     return train(
         [*configs, *overrides], dry_run=dry_run, fast_dev_run=fast_dev_run, as_json=as_json
     )
+
+
+def sets_episodes(configs: Sequence[str], overrides: Sequence[str]) -> bool:
+    """Returns whether the user says how many episodes there are at once, in a file or a word."""
+    section, _, name = _EPISODES.partition(".")
+    said = any(word.partition("=")[0].strip() == _EPISODES for word in overrides)
+    for config in configs:
+        with suppress(OSError, ValueError, TypeError):  # `train` says what is wrong with it
+            said |= name in tomllib.loads(Path(config).read_text("utf-8")).get(section, ())
+    return said
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from functools import partial
 
 from agentpeft.apps.gateway.conversations import Conversations
 from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused, read_message
-from agentpeft.envs import Outcome, TextEnv
+from agentpeft.envs import EnvFault, Outcome, TextEnv
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.messages import Completion, StopReason
@@ -29,7 +29,9 @@ _TYPES = ("integer", "number", "boolean", "array", "object")
 class OpenEpisode:
     """Answers what one program asks. `key` is what it shows, and nobody else has.
 
-    `stopped` is done once the episode needs no program any more, and raises what failed.
+    `stopped` is done once no request is answered any more: the episode is over, or something has
+    failed. Where the program posts the reward, the environment's end is not the
+    episode's: `outcome` is UNKNOWN until then.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class OpenEpisode:
     ) -> None:
         self.key = secrets.token_urlsafe(24)
         self.outcome: Outcome | None = None
+        self._failure: Exception | None = None
         self.is_full = False
         self.num_requests = self.num_steps = 0
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,25 +82,26 @@ class OpenEpisode:
         if self.num_requests >= self._max_requests:
             text = f"the episode has had {self._max_requests} requests (agent.max_requests)"
             raise Refused(429, text, "rate_limit_error")
-        builder, place = self._conversations.find(request.messages, request.tools, chat)
+        builder, place = await self._conversations.find(request.messages, request.tools, chat)
         num_prompt_tokens = len(builder.context)
         try:
             completion = await self._complete(builder)
         except Exception as error:
-            self._fail(error)
+            self._stop(error)
             raise
         if await has_gone():
             raise Refused(499, "the client has gone")
+        self._check_open()  # what comes after the end is not learnt from
         if not len(completion.token_ids):
             self.is_full = True
             text = "the context is full: the conversation leaves no room for another turn"
             raise Refused(400, text, "context_length_exceeded")
         self.is_full = False
-        self.num_requests, self._asked = self.num_requests + 1, builder
         said = chat.decode(completion.token_ids)
-        builder.add_turn(completion, said)
         answer = _write_completion(said, completion, num_prompt_tokens, request, chat)
         told = read_message(answer["choices"][0]["message"])  # as the program will send it back
+        self.num_requests, self._asked = self.num_requests + 1, builder
+        builder.add_turn(completion, said)
         self._conversations.note_answer(place, builder, told)
         return answer
 
@@ -109,13 +113,16 @@ class OpenEpisode:
             try:
                 result: StepResult = await self._call(partial(step, self._env, action))
             except Exception as error:
-                self._fail(error)
+                self._stop(error)
                 raise
-            if not self._posts_reward:
-                self._builder.add_reward(result.reward)
             if result.is_last:
                 self._asked.messages.append(("user", result.observation))
-                self._end(Outcome.UNKNOWN if self._posts_reward else result.outcome)
+            if self._posts_reward:
+                self.outcome = Outcome.UNKNOWN if result.is_last else self.outcome
+            else:
+                self._builder.add_reward(result.reward)
+                if result.is_last:
+                    self._end(result.outcome)
             return result
 
     async def call_tool(self, call: ToolCall) -> str:
@@ -130,36 +137,51 @@ class OpenEpisode:
         if not self._posts_reward:
             text = "the environment gives the rewards; set env_runners.agent.posts_reward = true"
             raise Refused(403, text)
-        if self.stopped.done() and self.outcome is not Outcome.UNKNOWN:
+        if self.stopped.done():
             raise Refused(409, "the episode is over")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) < 1e6:
             raise Refused(400, f"a reward must be a number below a million, got {reward!r:.60}")
         self._builder.add_reward(check_reward(reward))
         self._end(Outcome.SUCCESS if reward > 0 else Outcome.FAILURE)
 
-    def give_up(self, outcome: Outcome) -> None:
-        """Ends an episode that its program has left unfinished. Raises: EnvFault."""
-        if not self._posts_reward:
-            self._builder.add_reward(reward_for(self._env, outcome))
-        self._end(outcome)
+    async def close(self) -> None:
+        """Returns once no request is answered and nothing that was asked for is under way.
 
-    async def settle(self) -> None:
-        """Returns once nothing that the program has asked for is under way."""
+        Raises: what has failed.
+        """
+        self._stop()
         async with self._model, self._world:
-            pass
+            if self._failure is not None:
+                raise self._failure
+
+    def give_up(self, outcome: Outcome) -> None:
+        """Ends a closed episode that its program has left unfinished. Raises: EnvFault.
+
+        The world's fault is also a reward that the program owes: nothing can be learnt from none.
+        """
+        if self._posts_reward and self.outcome in (None, Outcome.UNKNOWN):
+            raise EnvFault(f"the program posted no reward ({outcome})")
+        if self.outcome is None:
+            self._builder.add_reward(reward_for(self._env, outcome))
+            self._end(outcome)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the environment, or all, has ended."""
+        return self.stopped.done() or self.outcome is not None
 
     def _check_open(self) -> None:
-        if self.stopped.done():
+        if self.is_over:
             raise Refused(409, "the episode is over")
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
+        self._stop()
+
+    def _stop(self, failure: Exception | None = None) -> None:
+        self._failure = self._failure or failure
         if not self.stopped.done():
             self.stopped.set_result(None)
-
-    def _fail(self, error: Exception) -> None:
-        if not self.stopped.done():
-            self.stopped.set_exception(error)
 
 
 def _write_completion(
@@ -167,7 +189,7 @@ def _write_completion(
 ) -> Json:
     """Returns a turn as a chat completion, in OpenAI's format."""
     text = chat.strip_thoughts(said)
-    thought = (said.partition(text)[0] if text else said).strip()
+    thought = (said.rpartition(text)[0] if text else said).strip()
     is_cut = sampled.stop_reason is not StopReason.STOP_TOKEN
     calls = list(chat.calls.read(text)) if isinstance(chat, ToolChat) and not is_cut else []
     if not all(isinstance(c.name, str) and isinstance(c.arguments, dict) for c in calls):
@@ -208,7 +230,9 @@ def _to_type(value: object, schema: object) -> object:
     schema = schema if isinstance(schema, dict) else {}
     if isinstance(value, str) and schema.get("type") in _TYPES:
         with suppress(ValueError, RecursionError):  # another text is the program's affair
-            return json.loads(value)
+            read = json.loads(value)
+            json.dumps(read, allow_nan=False)
+            return read
     if isinstance(value, list):
         return [_to_type(item, schema.get("items")) for item in value]
     if isinstance(value, dict):

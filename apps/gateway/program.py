@@ -7,14 +7,18 @@ that it has started (but for what leaves its process group) when its episode end
 import asyncio
 import itertools
 import os
+import re
 import shlex
 import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Self
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -25,7 +29,13 @@ WORLDS_FAULT = 78
 _MAX_OUTPUT_BYTES = 1 << 20
 _MAX_VARIABLE_BYTES = 100_000
 """Linux starts no process with a variable of more than 128 KiB."""
+_BLOCK_BYTES = 1 << 16
 _TAIL_CHARS = 300
+_SECRET = re.compile(r"_(TOKEN|API_KEY|PASSWORD)$|SECRET", re.IGNORECASE)
+"""Names of our variables that are no program's affair."""
+_MAX_PAUSE_S = 4.0
+_KILL_S = 5.0
+"""How long a killed process may take to end."""
 _WATCH = """
 import os, sys
 groups = set()
@@ -51,8 +61,14 @@ class Ended:
 class FreshProcesses:
     """Starts a command for each episode."""
 
-    def __init__(self, command: str, folder: str | None) -> None:
-        """`folder` is where it runs. Raises: SettingsError where there is no such program."""
+    pause_s = 0.0
+
+    def __init__(self, command: str, folder: str | None, keep: Sequence[str] = ()) -> None:
+        """`folder` is where it runs; `keep` are variables that are told though they are secret.
+
+        Raises: SettingsError where there is no such program.
+        """
+        self._keep = frozenset(keep)
         try:
             self._words = shlex.split(command)
         except ValueError as error:
@@ -67,38 +83,52 @@ class FreshProcesses:
             raise SettingsError(f"env_runners.agent.folder: there is no folder {folder!r}")
 
     async def run(self, variables: Mapping[str, str], task: str) -> Ended:
-        """Runs it to its end; cancelled, it ends it. Raises: EnvFault if the world failed it."""
-        told = {**os.environ, **variables}
-        if len(task.encode()) <= _MAX_VARIABLE_BYTES and "\0" not in task:
+        """Runs it to its end; cancelled, it ends it. Raises: EnvFault if the world failed it.
+
+        It has ended when its first process has, whatever else still holds its output open.
+        """
+        told = {n: v for n, v in os.environ.items() if n in self._keep or not _SECRET.search(n)}
+        told |= variables
+        host = urlsplit(variables.get("OPENAI_BASE_URL", "")).hostname or ""
+        for name in ("NO_PROXY", "no_proxy"):
+            told[name] = ",".join(filter(None, [told.get(name), host]))
+        if len(task.encode("utf-8", "replace")) <= _MAX_VARIABLE_BYTES and "\0" not in task:
             told["AGENTPEFT_TASK"] = task
-        self._watch = _start_watch() if self._watch is None else self._watch
-        process = await asyncio.create_subprocess_exec(
-            *self._words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=self._folder,
-            env=told,
-            start_new_session=True,
-        )
-        os.write(self._watch, b"+%d\n" % process.pid)
-        try:
-            output, errors, _ = await asyncio.gather(
-                _read_end(process.stdout), _read_end(process.stderr), _tell(process.stdin, task)
-            )
-            status = await process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            os.write(self._watch, b"-%d\n" % process.pid)
-            await asyncio.shield(process.wait())
+        with ExitStack() as stack:
+            try:
+                self._watch = _start_watch() if self._watch is None else self._watch
+                shown = stack.enter_context(TemporaryFile())
+                shown.write(task.encode("utf-8", "replace"))
+                shown.seek(0)
+                output, errors = (stack.enter_context(_Output()) for _ in range(2))
+                process = await asyncio.create_subprocess_exec(
+                    *self._words,
+                    stdin=shown,
+                    stdout=output.pipe,
+                    stderr=errors.pipe,
+                    cwd=self._folder,
+                    env=told,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise EnvFault(f"the program could not be started: {error}") from error
+            os.write(self._watch, b"+%d\n" % process.pid)
+            try:
+                status = await process.wait()
+            finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                os.write(self._watch, b"-%d\n" % process.pid)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _KILL_S)
+            printed, said = output.read_rest(), errors.read_rest()
         if status == 0:
-            return Ended(output)
-        line = next(reversed(errors.strip().splitlines()), "")[-_TAIL_CHARS:]
+            return Ended(printed)
+        line = next(reversed(said.strip().splitlines()), "")[-_TAIL_CHARS:]
         how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
         if status == WORLDS_FAULT:
             raise EnvFault(f"the program ended with status {status}: {line}")
-        return Ended(output, f"{how}: {line}" if line else how)
+        return Ended(printed, f"{how}: {line}" if line else how)
 
     async def close(self) -> None:
         """Ends the watch."""
@@ -126,6 +156,8 @@ class ServerPool:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = itertools.cycle(urls)
+        self.pause_s = 0.0
+        """How long to wait after the last fault before an episode is played again."""
         limits = httpx.Limits(max_connections=None)
         # The gateway's own limit of an episode's time ends a request
         self._client = httpx.AsyncClient(timeout=httpx.Timeout(None), limits=limits)
@@ -135,10 +167,14 @@ class ServerPool:
         url = next(self._urls)
         try:
             answer = await self._client.post(url, json={**variables, "AGENTPEFT_TASK": task})
-        except httpx.TransportError as error:
-            raise EnvFault(f"the agent's server {url}: {type(error).__name__} {error}") from error
-        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-            raise EnvFault(f"the agent's server {url} answered 503")
+            is_gone = answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+            problem = "it answered 503" if is_gone else ""
+        except httpx.HTTPError as error:
+            problem = f"{type(error).__name__} {error}"
+        if problem:
+            self.pause_s = min(2 * self.pause_s, _MAX_PAUSE_S) or 1.0
+            raise EnvFault(f"the agent's server {url}: {problem}")
+        self.pause_s = 0.0
         if answer.status_code != httpx.codes.OK:
             return Ended("", f"the server answered {answer.status_code}")
         return Ended(answer.text)
@@ -148,19 +184,36 @@ class ServerPool:
         await self._client.aclose()
 
 
-async def _tell(stream: asyncio.StreamWriter | None, text: str) -> None:
-    """Writes a text and closes the stream, which the program need not read."""
-    assert stream is not None  # noqa: S101 (it is a pipe)
-    with suppress(ConnectionError):
-        stream.write(text.encode("utf-8", "replace"))
-        await stream.drain()
-    stream.close()
+class _Output:
+    """A pipe that a program prints into, whose last bytes are kept. It never blocks."""
 
+    def __init__(self) -> None:
+        self._end, self.pipe = os.pipe()
+        self._text = bytearray()
 
-async def _read_end(stream: asyncio.StreamReader | None) -> str:
-    """Reads a stream to its end, and returns the last of it."""
-    assert stream is not None  # noqa: S101 (it is a pipe)
-    text = b""
-    while block := await stream.read(1 << 16):
-        text = (text + block)[-_MAX_OUTPUT_BYTES:]
-    return text.decode("utf-8", "replace")
+    def __enter__(self) -> Self:
+        os.set_blocking(self._end, False)
+        asyncio.get_running_loop().add_reader(self._end, self._read)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._end)
+        os.close(self._end)
+        os.close(self.pipe)
+
+    def read_rest(self) -> str:
+        """Returns the last of what was printed up to now."""
+        for _ in range(_MAX_OUTPUT_BYTES // _BLOCK_BYTES):  # others may still print
+            if not self._read():
+                break
+        return self._text.decode("utf-8", "replace")
+
+    def _read(self) -> int:
+        """Reads what there is, and returns how many bytes."""
+        try:
+            block = os.read(self._end, _BLOCK_BYTES)
+        except BlockingIOError:
+            return 0
+        self._text += block
+        del self._text[:-_MAX_OUTPUT_BYTES]
+        return len(block)

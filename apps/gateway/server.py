@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agentpeft.apps.gateway import wire
@@ -52,7 +52,11 @@ class GatewayServer:
             Route("/env/reward", self._reward, methods=["POST"]),
             Route("/env/mcp", self._mcp, methods=["POST"]),
         ]
-        handlers: Any = {Refused: _refuse, ClientDisconnect: _forget}
+        handlers: Any = {
+            Refused: _refuse,
+            ClientDisconnect: _forget,
+            RecursionError: _refuse_depth,
+        }
         self._server = uvicorn.Server(
             uvicorn.Config(
                 Starlette(routes=routes, exception_handlers=handlers),
@@ -113,15 +117,15 @@ class GatewayServer:
     async def _list_models(self, request: Request) -> Response:
         self._find_episode(request)
         model = {"id": "policy", "object": "model", "created": 0, "owned_by": "agentpeft"}
-        return JSONResponse({"object": "list", "data": [model]})
+        return _json({"object": "list", "data": [model]})
 
     async def _chat(self, request: Request) -> Response:
         episode, body = await self._open(request)
         asked = wire.read_chat(body)
         completion = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
         if asked.is_streamed:
-            return _stream(wire.stream_chat(completion))
-        return JSONResponse(completion)
+            return _stream(wire.stream_chat(completion, has_usage=asked.wants_usage))
+        return _json(completion)
 
     async def _anthropic(self, request: Request) -> Response:
         episode, body = await self._open(request)
@@ -129,11 +133,11 @@ class GatewayServer:
         completion = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
         if asked.is_streamed:
             return _stream(wire.stream_anthropic(completion))
-        return JSONResponse(wire.to_anthropic(completion))
+        return _json(wire.to_anthropic(completion))
 
     async def _show(self, request: Request) -> Response:
         episode = self._find_episode(request)
-        return JSONResponse({"tools": episode.tools.to_openai(), "is_over": episode.stopped.done()})
+        return _json({"tools": episode.tools.to_openai(), "is_over": episode.is_over})
 
     async def _step(self, request: Request) -> Response:
         episode, body = await self._open(request)
@@ -141,17 +145,17 @@ class GatewayServer:
         if not isinstance(action, str):
             raise Refused(400, f"action must be text, got {action!r:.60}")
         result = await episode.step(action)
-        return JSONResponse({"observation": result.observation, "is_over": result.is_last})
+        return _json({"observation": result.observation, "is_over": result.is_last})
 
     async def _call(self, request: Request) -> Response:
         episode, body = await self._open(request)
         said = await episode.call_tool(ToolCall(body.get("name"), body.get("arguments", {})))
-        return JSONResponse({"observation": said, "is_over": episode.stopped.done()})
+        return _json({"observation": said, "is_over": episode.is_over})
 
     async def _reward(self, request: Request) -> Response:
         episode, body = await self._open(request)
         episode.post_reward(body.get("reward"))
-        return JSONResponse({"is_over": True})
+        return _json({"is_over": True})
 
     async def _mcp(self, request: Request) -> Response:
         """Answers a message of MCP's streamable HTTP: the environment's tools."""
@@ -186,8 +190,13 @@ class GatewayServer:
                 result = {"content": [{"type": "text", "text": said}], "isError": is_error}
             case method:
                 error = {"code": _RPC_NO_METHOD, "message": f"no method {method!r:.60}"}
-                return JSONResponse({"jsonrpc": "2.0", "id": number, "error": error})
-        return JSONResponse({"jsonrpc": "2.0", "id": number, "result": result})
+                return _json({"jsonrpc": "2.0", "id": number, "error": error})
+        return _json({"jsonrpc": "2.0", "id": number, "result": result})
+
+
+def _json(value: Json, status: int = 200) -> Response:
+    # In ASCII: half a surrogate pair, which a model may write too, has no UTF-8
+    return Response(json.dumps(value), status, media_type="application/json")
 
 
 def _stream(events: Any) -> Response:
@@ -196,8 +205,12 @@ def _stream(events: Any) -> Response:
 
 async def _refuse(_: Request, refusal: Refused) -> Response:
     error = {"message": refusal.message, "type": refusal.kind, "code": refusal.kind}
-    return JSONResponse({"type": "error", "error": error}, refusal.status)
+    return _json({"type": "error", "error": error}, refusal.status)
 
 
 async def _forget(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # nobody reads it
+
+
+async def _refuse_depth(request: Request, _: Exception) -> Response:
+    return await _refuse(request, Refused(400, "the body is nested too deeply"))

@@ -13,7 +13,9 @@ from typing import Any
 from agentpeft.envs.tools.tool_table import ToolCall
 
 Json = dict[str, Any]
-_REFUSED = ("stop", "stop_sequences", "logprobs", "response_format", "functions", "audio")
+_SAMPLING = ("stop", "stop_sequences", "logprobs", "top_logprobs", "logit_bias")
+_PENALTIES = ("presence_penalty", "frequency_penalty")
+_REFUSED = (*_SAMPLING, *_PENALTIES, "response_format", "functions", "audio", "prediction")
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 """Anthropic's words for OpenAI's."""
 
@@ -48,6 +50,7 @@ class ChatRequest:
     messages: tuple[Message, ...]
     tools: tuple[Json, ...]
     is_streamed: bool
+    wants_usage: bool
 
 
 def read_chat(body: Json) -> ChatRequest:
@@ -58,7 +61,10 @@ def read_chat(body: Json) -> ChatRequest:
         raise Refused(400, "the last message must be a user's or a tool's")
     has_tools = body.get("tools") and body.get("tool_choice") != "none"
     tools = tuple(_list(body, "tools")) if has_tools else ()
-    return ChatRequest(str(body.get("model", "")), messages, tools, body.get("stream") is True)
+    options = body.get("stream_options")
+    wants_usage = isinstance(options, dict) and options.get("include_usage") is True
+    model, is_streamed = str(body.get("model", "")), body.get("stream") is True
+    return ChatRequest(model, messages, tools, is_streamed, wants_usage)
 
 
 def read_message(message: Json) -> Message:
@@ -91,7 +97,7 @@ def read_anthropic(body: Json) -> ChatRequest:
     return read_chat({**body, "messages": messages, "tools": tools, "tool_choice": choice})
 
 
-def stream_chat(completion: Json) -> Iterator[str]:
+def stream_chat(completion: Json, *, has_usage: bool) -> Iterator[str]:
     """Yields a chat completion as the events of a stream: a turn is sampled as a whole."""
     (choice,) = completion["choices"]
     head = {**completion, "object": "chat.completion.chunk"}
@@ -101,7 +107,8 @@ def stream_chat(completion: Json) -> Iterator[str]:
     for change, finish in ((delta, None), ({}, choice["finish_reason"])):
         chunk: Json = {"index": 0, "delta": change, "finish_reason": finish}
         yield _event({**head, "choices": [chunk]})
-    yield _event({**head, "choices": [], "usage": usage})
+    if has_usage:
+        yield _event({**head, "choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
 
 
@@ -167,7 +174,7 @@ def _from_blocks(message: Json) -> Iterator[Json]:
     kinds: dict[str, list[Json]] = {"tool_result": [], "tool_use": [], "": []}
     for block in content:
         kind = block.get("type") if isinstance(block, dict) else ""
-        kinds[kind if kind in kinds else ""].append(block)
+        kinds[kind if kind in ("tool_result", "tool_use") else ""].append(block)
     for result in kinds["tool_result"]:
         yield {"role": "tool", "content": result.get("content")}
     calls = [

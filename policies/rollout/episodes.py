@@ -29,7 +29,7 @@ class EpisodeBuilder:
         self.messages.append(("user", prompt))
         self.branches: list[EpisodeBuilder] = []
         self.first_turn = 0  # its number in the episode
-        self._chat = chat
+        self.chat = chat
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
         self._versions: list[Ids] = []
@@ -53,12 +53,12 @@ class EpisodeBuilder:
         same = np.full(len(ids), completion.adapter_version)
         self._append(ids, completion.logprobs, same if versions is None else versions)
         self._turn_ends.append(len(self.context) - len(self._prompt_ids))
+        self._rewards.append(0.0)
         self.messages.append(("assistant", said))
 
     def add_reward(self, reward: float) -> None:
         """Adds to the reward of the last turn; without turns it is in the return alone."""
         self.episode_return += reward
-        self._rewards += [0.0] * (len(self._turn_ends) - len(self._rewards))
         if self._rewards:
             self._rewards[-1] += reward
 
@@ -66,7 +66,7 @@ class EpisodeBuilder:
         """Appends the answers to all actions of the last turn, and where the next turn begins."""
         self.messages.append(("user", "\n".join(answers)))
         if not is_last:
-            ids = self._chat.extend(self.context, *answers)
+            ids = self.chat.extend(self.context, *answers)
             self._append(ids, np.zeros(len(ids), np.float32))
 
     def end(self, env: Env, outcome: Outcome | None) -> None:

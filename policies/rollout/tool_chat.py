@@ -220,7 +220,7 @@ class ToolChat(ChatFormat):
 
     def _render_turn(self, *calls: ToolCall) -> str:
         """Returns a turn of calls behind a prompt, without its end."""
-        messages = [to_message("user", PROMPT), _to_turn(*calls)]
+        messages = [to_message("user", PROMPT), to_turn(*calls)]
         turn = self._render(messages, asks=False).rpartition(PROMPT)[2]
         calls_text, closing, _ = turn.rpartition(self._closing) if self._closing else ("", "", "")
         if not closing:
@@ -239,14 +239,14 @@ class ToolChat(ChatFormat):
 
     def _render_answers(self, history: Messages, answers: Sequence[str]) -> str:
         """Returns the text from the end of a turn, of a call after `history`, to the next turn."""
-        call, tools = _to_turn(self._make_call(ACTION)), [to_message("tool", a) for a in answers]
+        call, tools = to_turn(self._make_call(ACTION)), [to_message("tool", a) for a in answers]
         behind = self._render([*history, call, *tools], asks=True).partition(ACTION)[2]
         return behind.partition(self._closing)[2]
 
     def _check_answers(self) -> None:
         """Raises: SettingsError unless the template writes answers alike, and as they are."""
         first = [to_message("user", PROMPT)]
-        later = [*first, _to_turn(self._make_call("one")), to_message("tool", "two")]
+        later = [*first, to_turn(self._make_call("one")), to_message("tool", "two")]
         texts = {
             self._render_answers(history, [OBSERVATION, _SECOND]) for history in (first, later)
         }
@@ -280,7 +280,7 @@ def _to_action(tools: ToolTable, call: ToolCall) -> FoundAction:
     return FoundAction(to_utf8(tools.to_action(call)), problem and to_utf8(problem))
 
 
-def _to_turn(*calls: ToolCall) -> dict[str, Any]:
+def to_turn(*calls: ToolCall) -> dict[str, Any]:
     """Returns calls as an assistant's message."""
     functions = ({"name": call.name, "arguments": call.arguments} for call in calls)
     return to_message("assistant", "") | {

@@ -162,7 +162,7 @@ def test_the_clients_of_openai_and_anthropic_are_answered_in_streams_too(sample)
         create = ours.chat.completions.create
         said.append(create(model="x", messages=messages).choices[0].message.content)
         stream = create(model="x", messages=[*messages, *messages], stream=True)
-        said.append("".join(c.choices[0].delta.content or "" for c in stream if c.choices))
+        said.append("".join(c.choices[0].delta.content or "" for c in stream))
         said.append([model.id for model in ours.models.list()])
         url = program.variables["ANTHROPIC_BASE_URL"]
         theirs = anthropic.Anthropic(base_url=url, api_key=program.key, max_retries=0)
@@ -181,11 +181,12 @@ def test_the_clients_of_openai_and_anthropic_are_answered_in_streams_too(sample)
 
 
 def test_tools_of_the_program_are_called_in_the_template_s_format():
-    said = {"a": 2, "b": "3", "c": "[4, {}]", "d": [5]}
+    said = {"a": 2, "b": "3", "c": "[4, {}]", "d": [5], "e": "NaN"}
     call = json.dumps({"name": "add", "arguments": said})
     texts = [f"<tool_call>\n{call}\n</tool_call>", "Five."]
     properties = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "array"}}
     properties["d"] = {"type": "array", "items": {"type": "number"}}
+    properties["e"] = {"type": "number"}
     parameters = {"type": "object", "properties": properties}
     function = {"name": "add", "description": "Adds.", "parameters": parameters}
     told = []
@@ -196,7 +197,11 @@ def test_tools_of_the_program_are_called_in_the_template_s_format():
         tools = [{"type": "function", "function": function}]
         for streams in (False, True):
             answer = client.chat.completions.create(
-                model="x", messages=messages, tools=tools, stream=streams
+                model="x",
+                messages=messages,
+                tools=tools,
+                stream=streams,
+                stream_options={"include_usage": True} if streams else None,
             )
             if not streams:
                 message = answer.choices[0].message
@@ -210,7 +215,7 @@ def test_tools_of_the_program_are_called_in_the_template_s_format():
 
     tokenizer = make_tokenizer(TOOL_TEMPLATES["json"])
     with pool_of(play) as url:
-        settings = make_settings("env_runners.max_new_tokens=100", url=url)
+        settings = make_settings("env_runners.max_new_tokens=200", url=url)
         chat = ChatFormat(tokenizer)
         engine = ScriptedEngine(chat, lambda session, turn: texts[turn])
         runner = EnvRunner(settings, Player(chat, engine))
@@ -276,6 +281,21 @@ def test_a_program_may_give_the_reward(sample):
     assert (refused, outcomes(report)) == ([403], [Outcome.INVALID_ACTION])
 
 
+def test_a_reward_that_is_owed_is_waited_for_and_never_learnt_as_0(sample):
+    def judge(program):
+        program.say(program.task)
+        assert program.step(program.task.split()[1])["is_over"]
+        time.sleep(0.1)
+        assert program.client.post(f"{program.env}/reward", json={"reward": -2}).status_code == 200
+
+    (group,), report = sample(judge, script=say_turn, size=1, posts_reward=True)
+    assert [t.turn_rewards for t in group.trajectories] == [(-2.0,)]
+    assert outcomes(report) == [Outcome.FAILURE]
+    groups, report = sample(lambda p: None, script=say_turn, size=1, posts_reward=True)
+    assert (groups, report.counts.num_faults) == ([], 4)
+    assert "the program posted no reward" in report.last_fault
+
+
 def test_keys_open_one_episode_while_it_lasts(sample):
     statuses, keys, both = [], [], threading.Barrier(2)
 
@@ -334,6 +354,19 @@ WRONG = {
         400,
         "a tool must be",
     ),
+    "a bias": (
+        {"logit_bias": {"5": 1}, "messages": [{"role": "user", "content": "x"}]},
+        400,
+        "bias",
+    ),
+    "a list of parameters": (
+        {
+            "tools": [{"function": {"name": "f", "parameters": []}}],
+            "messages": [{"role": "user", "content": "x"}],
+        },
+        400,
+        "a tool must be",
+    ),
     "10 MB": ({"messages": [{"role": "user", "content": "x" * 10**7}]}, 413, "bytes"),
 }
 
@@ -346,12 +379,17 @@ def test_requests_that_cannot_be_served_are_told_why(sample):
             told[name] = program.client.post(f"{program.url}/chat/completions", json=body)
         broken = program.client.post(f"{program.url}/chat/completions", content=b"{")
         told["no JSON"] = broken
+        tools = json.loads('[{"function": {"name": "f", "a": %s}}]' % ("[" * 900 + "]" * 900))
+        told["deep"] = program.ask("x", tools=tools)
+        anthropic_body = {"messages": [{"role": "user", "content": ["x", {"type": []}]}]}
+        url = program.url.replace("/v1", "/v1/messages")
+        told["no text"] = program.client.post(url, json=anthropic_body)
         return program.task.split()[1]
 
     (group,), report = sample(play, script=say_turn, size=1)
     for name, (_, status, text) in WRONG.items():
         assert (told[name].status_code, text in told[name].text) == (status, True), told[name].text
-    assert told["no JSON"].status_code == 400
+    assert [told[name].status_code for name in ("no JSON", "deep", "no text")] == [400] * 3
     assert outcomes(report) == [Outcome.SUCCESS] and not len(group.trajectories[0].token_ids)
 
 
@@ -541,9 +579,18 @@ def test_a_fault_of_the_environment_ends_the_program_and_is_played_again(sample)
     [
         ({"command": "nowhere"}, "there is no program 'nowhere'"),
         ({"command": "sh", "folder": "/nowhere"}, "there is no folder"),
-        ({"command": "sh", "url": "x"}, "set command, or url"),
+        ({"command": "sh", "url": "http://x"}, "set command, or url"),
         ({"command": "sh", "tempo": 3}, "tempo"),
         ({"command": "sh", "timeout_s": 700}, "must be below env_runners.episode_timeout_s"),
+        ({"command": "sh", "timeout_s": "300"}, "timeout_s: input should be a valid number"),
+        ({"command": "sh", "timeout_s": -1}, "timeout_s: input should be greater than 0"),
+        ({"command": "sh", "max_requests": 0}, "max_requests: input should be greater than"),
+        ({"command": "sh", "posts_reward": "false"}, "posts_reward: input should be a valid bool"),
+        ({"command": "sh", "host": "::"}, "host: string should match"),
+        ({"command": 5}, "command: input should be a valid string, got 5"),
+        ({"url": []}, "set command, or url"),
+        ({"url": "http://[::1"}, "url: it must be http://HOST:PORT/PATH"),
+        ({"url": "localhost:9/play"}, "url: it must be http://HOST:PORT/PATH"),
         ({"class": "agentpeft.nowhere:X"}, "cannot be imported"),
         ({"class": 5}, "must be module:Class, got 5"),
     ],

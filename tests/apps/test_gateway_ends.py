@@ -1,0 +1,225 @@
+"""How programs and episodes end, whatever is still under way, and what is read of requests."""
+
+import asyncio
+import time
+
+import gymnasium
+import pytest
+import word_env  # noqa: F401 (it registers the environment)
+from chat_templates import TOOL_TEMPLATES, make_tokenizer
+
+from agentpeft.apps.gateway.conversations import Conversations, RequestChat, RequestTools
+from agentpeft.apps.gateway.gateway import sets_episodes
+from agentpeft.apps.gateway.open_episode import OpenEpisode
+from agentpeft.apps.gateway.program import FreshProcesses, ServerPool
+from agentpeft.apps.gateway.wire import ChatRequest, Message, Refused
+from agentpeft.envs import EnvFault, Outcome
+from agentpeft.envs.tools.tool_table import ToolCall
+from agentpeft.policies.messages import Completion, StopReason
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.settings.config import ModelSettings
+
+TOKENIZER = make_tokenizer(TOOL_TEMPLATES["json"])
+CHAT = ChatFormat(TOKENIZER)
+NO_TASK: dict[str, str] = {}
+
+
+def run(command, task="", **options):
+    """Returns how a program ended, and after how many seconds."""
+    start_s = time.monotonic()
+    ended = asyncio.run(FreshProcesses(command, None, **options).run(NO_TASK, task))
+    return ended, time.monotonic() - start_s
+
+
+def test_a_program_is_over_when_its_process_is_whatever_holds_its_output():
+    for background in ("sleep 20 &", "setsid sleep 20 &", "setsid yes &"):
+        ended, took_s = run(f"sh -c '{background} cat; echo hi'", "task\n")
+        assert ended.problem == "" and took_s < 10
+        assert "yes" in background or ended.output == "task\nhi\n"
+
+
+def test_a_program_is_killed_though_another_holds_its_output():
+    async def cancel():
+        program = FreshProcesses("sh -c 'setsid sleep 20 & sleep 20'", None).run(NO_TASK, "")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(program, 0.3)
+
+    start_s = time.monotonic()
+    asyncio.run(cancel())
+    assert time.monotonic() - start_s < 10
+
+
+def test_the_last_of_what_is_printed_is_kept():
+    ended, _ = run("sh -c 'head -c 5000000 /dev/zero; echo end'")
+    assert len(ended.output) == 1 << 20 and ended.output.endswith("end\n")
+
+
+def test_a_program_gets_no_secrets_but_those_that_are_named(monkeypatch):
+    for name in ("HF_TOKEN", "SEARCH_API_KEY", "AWS_SECRET_ACCESS_KEY", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "x")
+    names = {line.partition("=")[0] for line in run("env")[0].output.splitlines()}
+    assert "TOKENIZERS_PARALLELISM" in names
+    assert names.isdisjoint({"HF_TOKEN", "SEARCH_API_KEY", "AWS_SECRET_ACCESS_KEY"})
+    assert "SEARCH_API_KEY=x" in run("env", keep=["SEARCH_API_KEY"])[0].output
+
+
+def test_a_program_that_cannot_be_started_is_the_world_s_fault(tmp_path):
+    (tmp_path / "gone").mkdir()
+    programs = FreshProcesses("sh", str(tmp_path / "gone"))
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(EnvFault, match="could not be started"):
+        asyncio.run(programs.run(NO_TASK, ""))
+
+
+def test_a_pool_that_is_gone_is_asked_at_longer_and_longer_intervals():
+    async def ask():
+        pool, pauses = ServerPool(["http://127.0.0.1:1/play"]), []
+        for _ in range(4):
+            with pytest.raises(EnvFault, match="ConnectError"):
+                await pool.run(NO_TASK, "")
+            pauses.append(pool.pause_s)
+        await pool.close()
+        return pauses
+
+    assert asyncio.run(ask()) == [1, 2, 4, 4]
+
+
+class Play:
+    """An episode whose turns and steps wait until `go` is set."""
+
+    def __init__(self, *, posts_reward=False):
+        env = gymnasium.make(
+            "Tests/Word-v0", reward={"invalid_action": -0.3}, disable_env_checker=True
+        )
+        prompt, _ = env.reset(seed=0)
+        self.word, self.num_asked, self.go = prompt.split()[1], 0, asyncio.Event()
+        self.builder = EpisodeBuilder(prompt, CHAT.begin(prompt), CHAT)
+        self.episode = OpenEpisode(
+            env, self.builder, self.complete, self.call, 9, posts_reward=posts_reward
+        )
+
+    async def complete(self, builder):
+        self.num_asked += 1
+        await self.go.wait()
+        ids = CHAT.encode_turn("Well.")
+        return Completion(ids, (ids * 0).astype("float32"), StopReason.STOP_TOKEN, 0)
+
+    async def call(self, function):
+        await self.go.wait()
+        return function()
+
+    async def ask(self, text="Hm?"):
+        async def stays():
+            return False
+
+        request = ChatRequest("x", (Message("user", text),), (), False, False)
+        return await self.episode.answer(request, CHAT, stays)
+
+
+def test_what_is_sampled_after_the_end_is_not_learnt_from():
+    async def play():
+        one = Play()
+        asked = [asyncio.create_task(one.ask(text)) for text in "ab"]
+        await asyncio.sleep(0.05)
+        closing = asyncio.create_task(one.episode.close())
+        await asyncio.sleep(0.05)
+        one.go.set()
+        await closing
+        one.episode.give_up(Outcome.TIMEOUT)
+        for request in (*asked, one.ask()):
+            with pytest.raises(Refused, match="over"):
+                await request
+        assert (one.num_asked, one.builder.num_turns) == (1, 0)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("action", "reward", "outcome"),
+    [
+        ("word", 1.0, Outcome.SUCCESS),
+        ("no", -0.3, Outcome.INVALID_ACTION),
+    ],
+)
+def test_an_episode_ends_once_though_a_step_is_under_way(action, reward, outcome):
+    async def play():
+        one = Play()
+        step = asyncio.create_task(one.episode.step(one.word if action == "word" else action))
+        closing = asyncio.create_task(one.episode.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        one.go.set()
+        await closing
+        await step
+        one.episode.give_up(Outcome.INVALID_ACTION)
+        assert (one.builder.episode_return, one.episode.outcome) == (reward, outcome)
+
+    asyncio.run(play())
+
+
+def test_each_turn_has_a_reward_though_none_was_given():
+    async def play():
+        one = Play(posts_reward=True)
+        one.go.set()
+        for text in "ab":
+            await one.ask(text)
+        one.episode.post_reward(2)
+        root, *branches = one.builder.to_trajectories(0)
+        assert [len(t.turn_rewards) for t in (root, *branches)] == [1, 1]
+        assert [t.episode_return for t in (root, *branches)] == [2, 2]
+
+    asyncio.run(play())
+
+
+ADD = {"name": "add", "description": "Adds.", "parameters": {"properties": {"a": {}}}}
+TOOLS = ({"type": "function", "function": ADD},)
+FIRST, CALL = Message("user", "Hm?"), Message("assistant", "", (ToolCall("add", {"a": "2"}),))
+RESULT, NEXT = Message("tool", "5"), Message("user", "And now?")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [CALL, RESULT],
+        [CALL, RESULT, NEXT],
+        [Message("assistant", "Well."), NEXT],
+        [CALL, RESULT, Message("assistant", "Well."), NEXT],
+    ],
+)
+def test_a_user_s_message_is_no_tool_s_result(rest):
+    chat = RequestChat(TOKENIZER, ModelSettings(), RequestTools(TOOLS))
+    conversations = Conversations(EpisodeBuilder("", CHAT.begin("Else."), CHAT))
+    builder, _ = asyncio.run(conversations.find([FIRST, *rest], TOOLS, chat))
+    told = [
+        {"role": m.role, "content": m.text}
+        | {
+            "tool_calls": [
+                {"function": {"name": c.name, "arguments": c.arguments}} for c in m.calls
+            ]
+        }
+        for m in (FIRST, *rest)
+    ]
+    expected = TOKENIZER.apply_chat_template(
+        told, tools=list(TOOLS), tokenize=False, add_generation_prompt=True
+    )
+    assert TOKENIZER.decode(builder.context.tolist()) == expected
+
+
+def test_a_long_new_history_is_read_no_further_than_the_context():
+    chat = ChatFormat(TOKENIZER)
+    chat.max_context_tokens = 200
+    history = [Message("user", "Well?"), Message("assistant", "Well.")] * 4000
+    conversations = Conversations(EpisodeBuilder("", chat.begin("Else."), chat))
+    start_s = time.monotonic()
+    builder, _ = asyncio.run(conversations.find([*history, NEXT], (), chat))
+    assert 200 < len(builder.context) < 300 and time.monotonic() - start_s < 5
+
+
+def test_a_file_s_number_of_episodes_at_once_stays(tmp_path):
+    said, silent = tmp_path / "said.toml", tmp_path / "silent.toml"
+    said.write_text("[env_runners]\nmax_concurrent_episodes = 3\n", "utf-8")
+    silent.write_text('experiment = "max_concurrent_episodes"\n', "utf-8")
+    assert sets_episodes([str(said)], []) and not sets_episodes([str(silent), "quickstart"], [])
+    assert sets_episodes([], ["env_runners.max_concurrent_episodes=4"])
+    assert not sets_episodes([], ["experiment=max_concurrent_episodes"])
