@@ -49,7 +49,7 @@ def pair(cluster):
 @pytest.fixture
 def trio(cluster):
     group = LearnerGroup(make_settings("learners.num_learners=3"), TrialLearner)
-    group.call_all(TrialLearner.ping)  # so that tests which count seconds leave out its start
+    group.call_all(TrialLearner.ping)  # tests count seconds, without those of its start
     yield group
     group.close()
 

@@ -89,7 +89,7 @@ def pair(cluster):
 @pytest.fixture
 def trio(cluster):
     group = LearnerGroup(make_settings(*THREE), ShardedTrialLearner)
-    group.call_all(ShardedTrialLearner.ping)  # so that tests which count seconds leave out its start
+    group.call_all(ShardedTrialLearner.ping)  # tests count seconds, without those of its start
     yield group
     group.close()
 
