@@ -27,7 +27,13 @@ from typer import Option
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.reporting.run_data import read_run
-from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
+from agentpeft.launch.run.command_line import (
+    CommandLine,
+    DryRun,
+    FastDevRun,
+    SettingsWords,
+    split_settings,
+)
 from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import (
     Start,
@@ -54,12 +60,8 @@ main = CommandLine()
 def train(  # noqa: PLR0913 (options, by keyword only)
     words: SettingsWords = None,
     *,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Show settings and memory, and what would stop the run.")
-    ] = False,
-    fast_dev_run: Annotated[
-        bool, Option("--fast-dev-run", help="Two tiny iterations of all that a run does.")
-    ] = False,
+    dry_run: DryRun = False,
+    fast_dev_run: FastDevRun = False,
     resume: Annotated[Path | None, _start(metavar="DIR", help="Go on with a run.")] = None,
     resume_from: Annotated[
         Path | None, _start(metavar="ADAPTER", help="Start from an adapter's weights alone.")

@@ -22,7 +22,13 @@ from typing import Annotated
 from typer import Option
 
 from agentpeft.envs import SettingsError
-from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
+from agentpeft.launch.run.command_line import (
+    CommandLine,
+    DryRun,
+    FastDevRun,
+    SettingsWords,
+    split_settings,
+)
 from agentpeft.launch.run.ending import AsJson
 from agentpeft.launch.train import train
 
@@ -42,12 +48,8 @@ def gateway(  # noqa: PLR0913 (options, by keyword only)
     at_once: Annotated[
         int | None, Option("--at-once", min=1, help="Programs that run at once; else 8 a CPU.")
     ] = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Show settings and memory, and what would stop the run.")
-    ] = False,
-    fast_dev_run: Annotated[
-        bool, Option("--fast-dev-run", help="Two tiny iterations of all that a run does.")
-    ] = False,
+    dry_run: DryRun = False,
+    fast_dev_run: FastDevRun = False,
     as_json: AsJson = False,
 ) -> int:
     """Trains as the settings say, with a program as the agent, and prints the summary."""

@@ -42,6 +42,12 @@ _DEBUG = Parameter(
     annotation=Annotated[bool, Option("--debug", help="Show tracebacks.")],
 )
 Command = TypeVar("Command", bound=Callable[..., int])
+DryRun = Annotated[
+    bool, Option("--dry-run", help="Show settings and memory, and what would stop the run.")
+]
+FastDevRun = Annotated[
+    bool, Option("--fast-dev-run", help="Two tiny iterations of all that a run does.")
+]
 SettingsWords = Annotated[
     list[str] | None,
     Argument(
