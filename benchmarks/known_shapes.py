@@ -4,7 +4,7 @@
     python benchmarks/known_shapes.py 1.5b 7b --markdown
 
 Nothing is downloaded, loaded or run: the shapes are those of the models' published configs. One
-JSON JSON line each: `learner_gib` with a rank of 16 and micro-batches of 8,192 tokens, gradient
+JSON line each: `learner_gib` with a rank of 16 and micro-batches of 8,192 tokens, gradient
 checkpointing from 1.5b on; `engine_gib` without keys and values; `kib_per_token` of these; how many
 episodes of 4,096 tokens a card of 24 and of 80 GB then holds at once beside the learner (0: it does
 not fit), with both in bfloat16, and with the learner's copy in 4 bits; seconds of an update of 16

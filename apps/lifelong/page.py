@@ -32,14 +32,10 @@ def write_page(results: Sequence[CourseResult], summary: Mapping[str, Any], fold
     first = results[0]
     write_file(folder / "matrix.csv", _to_csv(results).encode())
     write_file(folder / "matrices.png", to_image(_draw_matrices(first), "png"))
-    curve = to_image(_draw_first_stage(first), "svg").decode()
     scores = list(next(iter(first.methods.values())).scores)
-    page = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
-    text = page.get_template(
-        "page.html"
-    ).render(
+    text = render_page(
+        Path(__file__).with_name("page.html"),
         title=f"Lifelong learning: {folder.name}",
-        style=Markup(_STYLE.read_text(encoding="utf-8")),  # noqa: S704
         scores=scores,
         methods=summary["methods"],
         comparisons=summary["comparisons"],
@@ -48,11 +44,24 @@ def write_page(results: Sequence[CourseResult], summary: Mapping[str, Any], fold
         dropped=_tell_dropped(summary["dropped"]),
         course=first,
         lost=_find_lost(first, folder / f"seed-{first.seed}"),
-        plot=Markup(curve[curve.index("<svg") :]),  # noqa: S704
+        plot=to_svg(_draw_first_stage(first)),
     )
     path = folder / "lifelong.html"
     write_file(path, text.encode())
     return path
+
+
+def render_page(template: Path, **values: Any) -> str:
+    """Returns a template filled with `values`, and with the style that all pages share."""
+    pages = Environment(loader=FileSystemLoader(template.parent), autoescape=True)
+    css = Markup(_STYLE.read_text(encoding="utf-8"))  # noqa: S704 (ours)
+    return pages.get_template(template.name).render(style=css, **values)
+
+
+def to_svg(figure: Figure) -> Markup:
+    """Returns a figure as an element of a page."""
+    svg = to_image(figure, "svg").decode()
+    return Markup(svg[svg.index("<svg") :])  # noqa: S704 (matplotlib's)
 
 
 def _tell_dropped(dropped: Mapping[str, Sequence[str]]) -> str:

@@ -4,19 +4,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
 
-from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup
 from matplotlib import style
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from agentpeft.apps.lifelong.page import render_page, to_svg
 from agentpeft.apps.prove.measures import REWARDS, read_evaluation
 from agentpeft.apps.prove.split import Figures, Part, RewardProof, TaskResult, find_part
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.reporting.plots import STYLE, to_image
+from agentpeft.launch.reporting.plots import STYLE
 from agentpeft.policies.messages import EpisodeRecord
 
-_STYLE = STYLE.with_name("page.css")
 _NUM_EPISODES = 5
 _COLOURS = dict(zip((*REWARDS, Part.LOST), ("C0", "C1", "C2", "C3"), strict=True))
 _BARS = {"as before": "#9a9a9a", Part.FORM: "C2", Part.ELICITED: "C1", Part.NEW: "C0"}
@@ -27,17 +25,13 @@ def write_page(proof: RewardProof, folder: Path) -> Path:
     groups = {"all": proof.figures, **proof.by_skill}
     with style.context(STYLE):
         plots = {"split": _draw_split(groups), "curves": _draw_curves(proof)}
-    images = {name: to_image(plot, "svg").decode() for name, plot in plots.items()}
-    page = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
-    text = page.get_template(
-        "page.html"
-    ).render(
+    text = render_page(
+        Path(__file__).with_name("page.html"),
         title=f"What the reward taught: {folder.name}",
-        style=Markup(_STYLE.read_text(encoding="utf-8")),  # noqa: S704
         proof=proof,
         groups=groups,
         num_unplayed=sum(seed.num_unplayed for seed in proof.seeds),
-        plots={name: Markup(svg[svg.index("<svg") :]) for name, svg in images.items()},  # noqa: S704
+        plots={name: to_svg(plot) for name, plot in plots.items()},
         episodes=list(_find_episodes(proof, folder)),
     )
     path = folder / "prove.html"
