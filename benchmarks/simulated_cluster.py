@@ -53,6 +53,7 @@ from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import with_overrides
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "policies"))
 import sleeping_runners
 from dealt_rounds import deal

@@ -127,6 +127,24 @@ def test_a_heavyweight_has_one_door(room, package):
     assert len(doors) <= DOORS[package], doors
 
 
+def test_a_benchmark_looks_where_its_imports_are():
+    """A benchmark is run by its path, so a part of the tests that moves is lost to it."""
+    parts = {path.stem: path for path in tracked("tests/*.py")}
+    lost = []
+    for path in tracked("benchmarks/*.py"):
+        source = path.read_text("utf-8")
+        looks = {path.parent} | {
+            ROOT.joinpath(*re.findall(r'"(\w+)"', folders))
+            for folders in re.findall(r'(?:parents\[1\]|ROOT)((?: / "\w+")+)', source)
+        }
+        lost += [
+            f"{path.name} imports {name}"
+            for name in {name.split(".")[0] for name in imports(path)}
+            if name in parts and not any((folder / f"{name}.py").is_file() for folder in looks)
+        ]
+    assert not lost
+
+
 def test_nothing_is_evaluated_or_duck_typed_and_only_scripts_print():
     calls = []
     for path in PYTHON:
