@@ -56,9 +56,9 @@ def plan_study(
 ) -> ProofPlan:
     """Returns the study that `words`, configs and then dotted settings, ask for.
 
-    A quick one has one seed unless told otherwise, half the iterations, at most 200 tasks, and one
-    evaluation midway; what `words` set stays. Raises: SettingsError where nothing can be proven by
-    these settings.
+    A quick one has one seed unless told otherwise, half the iterations, at most 200 tasks, one
+    evaluation midway, and plays the built-in model in this process; what `words` set stays.
+    Raises: SettingsError where nothing can be proven by these settings.
     """
     configs, overrides = split_settings(list(words))
     # Without an interval, which is refused with num_tasks = 0, so that num_tasks is named
@@ -69,6 +69,8 @@ def plan_study(
             f"training.num_iterations={-(-start.training.num_iterations // 2)}",
             f"evaluation.num_tasks={min(start.evaluation.num_tasks, _QUICK_TASKS)}",
         ]
+        if _can_be_serial(start):  # three times, runners would import longer than they save
+            quick.append("env_runners.num_env_runners=0")
         start = read_start(configs, ["evaluation.interval=0", *quick, *overrides]).settings
         half = -(-start.training.num_iterations // 2)
         overrides = [*quick, f"evaluation.interval={half}", *overrides]
@@ -87,6 +89,12 @@ def plan_study(
     name = settings.experiment + ("-quick" if is_quick else "")
     base = output_base(Path(settings.output.dir))
     return ProofPlan(settings, chosen, Path(output or base / "prove" / name).absolute())
+
+
+def _can_be_serial(settings: Settings) -> bool:
+    has_engines = settings.env_runners.shared_engines is not None
+    is_alone = settings.learners.num_learners == 1 and not has_engines
+    return settings.is_tiny and is_alone and settings.max_adapter_lag == 0
 
 
 def _count_seeds(first: int, num_seeds: int) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from agentpeft.apps.prove.split import (
 )
 from agentpeft.apps.prove.study import plan_study, run_study, summarize, write_results
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.errors import TrainingError
@@ -423,7 +424,10 @@ def test_a_quick_study_is_shorter_where_nothing_else_is_said():
     assert quick.seeds == (0,) and quick.folder.name == "quickstart-quick"
     settings = quick.settings
     assert (settings.training.num_iterations, settings.evaluation.num_tasks) == (6, 200)
-    assert settings.evaluation.interval == 3
+    assert settings.evaluation.interval == 3 and settings.env_runners.num_env_runners == 0
+    for word in ("max_adapter_lag=1", "env_runners.num_env_runners=2", "learners.num_learners=2"):
+        told = plan_study(["quickstart", word], is_quick=True).settings
+        assert told.env_runners.num_env_runners == 2
     whole = plan_study(["quickstart", "evaluation.interval=2"], is_quick=True).settings
     assert (whole.training.num_iterations, whole.evaluation.interval) == (10, 2)
     assert plan_study(["quickstart"], is_quick=True).settings.training.num_iterations == 10
@@ -462,6 +466,13 @@ def test_prove_raises_what_is_wrong():
         prove(["arithmetic_add"], seeds=[1, 1])
     with pytest.raises(SettingsError, match="not both"):
         prove(["arithmetic_add"], num_seeds=2, seeds=[5])
+
+
+def test_two_at_once_in_one_folder_are_refused(tmp_path, capsys):
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    with lock_run(tmp_path):
+        assert main([str(tmp_path / "tiny.toml"), "--output", str(tmp_path)]) == 2
+    assert "is being trained already, by process" in capsys.readouterr().err
 
 
 @pytest.mark.long
