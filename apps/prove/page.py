@@ -89,7 +89,7 @@ def _draw_split(groups: dict[str, Figures]) -> Plot:
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_xlim(min([*lost, -0.01]) * 1.1, 1.01)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_title("success after training, and what was lost", loc="left")
+    plot.suptitle("success after training, and what was lost", x=0.01, ha="left")  # wider than axes
     axes.grid(visible=False, axis="y")
     plot.legend(loc="outside lower left", ncols=5, columnspacing=1.0, handlelength=1.0)
     return plot
