@@ -485,14 +485,19 @@ def test_a_killed_proof_continues_to_the_same_results(tmp_path, capsys, monkeypa
     whole = json.loads(capsys.readouterr().out.splitlines()[-1])
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "agentpeft.launch.cli", "prove", *words, str(out)]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while not any(out.glob("seed-0/shuffled/checkpoints/checkpoint-*")):
-        assert process.poll() is None, "it ended before it was killed"
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    for moment in (
+        "samples/sessions/base.jsonl",
+        "true/config.toml",
+        "shuffled/checkpoints/checkpoint-*",
+    ):
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while not any((out / "seed-0").glob(moment)):
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
     done = (out / "seed-0/true/done.json").stat().st_mtime_ns
     assert main([*words, str(out)]) == 3
     again = json.loads(capsys.readouterr().out.splitlines()[-1])
