@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "launch")]
 
 from vllm_server import vllm_servers  # noqa: E402
 

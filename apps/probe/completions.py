@@ -89,7 +89,7 @@ def ask(url: str, timeout_s: float, body: Mapping[str, object] | None = None) ->
     where that refuses.
     """
     key = os.environ.get(KEY_VARIABLE)
-    headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
+    headers = {b"Authorization": f"Bearer {key}".encode()} if key else {}
     method = "GET" if body is None else "POST"
     try:
         answer = httpx.request(method, url, json=body, headers=headers, timeout=timeout_s)

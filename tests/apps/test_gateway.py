@@ -581,7 +581,7 @@ def test_a_fault_of_the_environment_ends_the_program_and_is_played_again(sample)
         ({"command": 5}, "command: input should be a valid string, got 5"),
         ({"url": []}, "set command, or url"),
         ({"url": ["http://[::1"]}, "url: input should be a valid URL"),
-        ({"url": ["localhost:9/play"]}, "url: URL scheme should be 'http' or 'https'"),
+        ({"url": ["localhost:9/play"]}, "scheme should be 'http' or 'https', got 'local"),
         ({"url": "http://x"}, "url"),
         ({"class": "agentpeft.nowhere:X"}, "cannot be imported"),
         ({"class": 5}, "must be module:Class, got 5"),
