@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "launch")]
@@ -35,6 +36,7 @@ from agentpeft.apps.probe.completions import Completions, find_models  # noqa: E
 from agentpeft.apps.probe.probing import probe_adapter  # noqa: E402
 from agentpeft.apps.probe.references import References  # noqa: E402
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS  # noqa: E402
+from agentpeft.policies.messages import Ids  # noqa: E402
 from agentpeft.policies.models.load import load_base  # noqa: E402
 from agentpeft.policies.settings.config import Settings  # noqa: E402
 
@@ -82,20 +84,19 @@ def spoil(adapter: Path, folder: Path, fault: str, seed: int) -> str:
     return "another adapter or another model answers"
 
 
-def draw_texts(seed: int) -> list[str]:
-    """Returns six paragraphs of the documentation."""
+def draw_texts(seed: int, tokenizer: PreTrainedTokenizerBase) -> list[Ids]:
+    """Returns the first tokens of six lines of the documentation."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     lines = [line for page in pages for line in page.read_text("utf-8").splitlines()]
     long = [line for line in lines if len(line) > 80]
-    return [long[n] for n in np.random.default_rng(seed).choice(len(long), 6, replace=False)]
+    chosen = np.random.default_rng(seed).choice(len(long), 6, replace=False)
+    return [np.array(tokenizer(long[n])["input_ids"][:MAX_TOKENS]) for n in chosen]
 
 
-def run_probe(url: str, adapter: Path, name: str, seed: int) -> dict[str, object]:
-    """Probes a served model on texts of a seed's own."""
+def run_probe(url: str, adapter: Path, name: str, sequences: Sequence[Ids]) -> dict[str, object]:
+    """Probes a served model on token sequences."""
     references = References(adapter)
-    tokenizer = load_base(Settings(model={"name": str(adapter)})).tokenizer
-    encoded = (tokenizer(text)["input_ids"][:MAX_TOKENS] for text in draw_texts(seed))
-    references.sequences = tuple(np.array(ids) for ids in encoded)
+    references.sequences = tuple(sequences)
     start_s = time.perf_counter()
     judgement = probe_adapter(Completions(url, name, 60.0), references, find_models(url, 60.0))
     seconds = round(time.perf_counter() - start_s, 2)
@@ -111,7 +112,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     warm_start = {"num_steps": 150}
-    base = load_base(Settings(tiny={"hidden_size": 64}, warm_start=warm_start, num_threads=1)).name
+    loaded = load_base(Settings(tiny={"hidden_size": 64}, warm_start=warm_start, num_threads=1))
+    base = loaded.name
     with TemporaryDirectory() as place, args.output.open("w", encoding="utf-8") as output:
         folders, expected = {}, {}
         for seed in range(args.num_right):
@@ -127,12 +129,13 @@ def main() -> None:
         options = ["--served-model-name", "base", "--enable-lora", "--max-lora-rank", "16"]
         options += ["--max-cpu-loras", str(len(loras)), "--lora-modules", *loras]
         counts: dict[str, list[int]] = {}
-        with vllm_servers({base: options}, Path(place)) as urls:
+        with vllm_servers({base: options}, Path(place), num_tries=4000) as urls:
             url = urls[base]
             for name, reason in expected.items():
                 fault, _, seed = name.partition("-")
                 served = "base" if fault == "base" else name
-                said = run_probe(url, folders[f"right-{seed}"], served, int(seed))
+                sequences = draw_texts(int(seed), loaded.tokenizer)
+                said = run_probe(url, folders[f"right-{seed}"], served, sequences)
                 status = "served" if fault == "right" else "not served"
                 is_named = said["answer"] == status and reason in str(said["reason"])
                 counts.setdefault(fault, []).append(is_named)

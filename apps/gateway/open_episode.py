@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-from agentpeft.apps.drivers.tool_episode import compose_answer
+from agentpeft.apps.drivers.tool_episode import ToolEpisode, compose_answer
 from agentpeft.apps.gateway.conversations import Conversations
 from agentpeft.apps.gateway.wire import MODEL, ChatRequest, Json, Refused, read_message
-from agentpeft.envs import EnvFault, Outcome, TextEnv
-from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
+from agentpeft.envs import EnvFault, Outcome
+from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.messages import Completion, StopReason
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -55,8 +55,7 @@ class OpenEpisode:
         self._conversations = Conversations(builder)
         self._model, self._world = asyncio.Lock(), asyncio.Lock()
         self._num_waiting, self._asked = 0, builder
-        unwrapped = env.unwrapped
-        self.tools = unwrapped.get_tools() if isinstance(unwrapped, TextEnv) else ANY_TEXT
+        self.tools = ToolEpisode(env).tools
 
     async def answer(self, request: ChatRequest, chat: ChatFormat, has_gone: HasGone) -> Json:
         """Returns the model's next turn, as a chat completion.

@@ -72,10 +72,11 @@ def judge(
     exact = choose_limit(adapter, in_bfloat16=False)
     limit = rounding if noise is None else max(exact, NOISE_FACTOR * noise)
     own, to_base = distance(given, adapter), distance(given, base)
+    effect = distance(adapter, base)
     figures: dict[str, object] = {
         "num_tokens": len(given),
         "limit": limit,
-        "effect": distance(adapter, base),
+        "effect": effect,
         "distance_to_adapter": own,
         "distance_to_base": to_base,
     }
@@ -86,7 +87,6 @@ def judge(
     if not can_be_told(adapter - base, limit):
         if min(own, to_base) > limit:
             return Judgement(Served.NO, other, figures)
-        effect = distance(adapter, base)
         reason = f"the adapter changes {effect:.2g} nats a token, and rounding may {limit:.2g}"
         return Judgement(Served.UNKNOWN, f"{reason}: train it further, or use --canary", figures)
     canary = figures["canary"] = compute_share(given - base, adapter - base)
