@@ -43,6 +43,7 @@ from agentpeft.policies.settings.config import Settings  # noqa: E402
 KINDS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 NUM_FAULTY = 10
 MAX_TOKENS = 32
+TIMEOUT_S = 600.0
 
 
 def make_adapter(base: str, folder: Path, seed: int) -> None:
@@ -98,7 +99,9 @@ def run_probe(url: str, adapter: Path, name: str, sequences: Sequence[Ids]) -> d
     references = References(adapter)
     references.sequences = tuple(sequences)
     start_s = time.perf_counter()
-    judgement = probe_adapter(Completions(url, name, 60.0), references, find_models(url, 60.0))
+    judgement = probe_adapter(
+        Completions(url, name, TIMEOUT_S), references, find_models(url, TIMEOUT_S)
+    )
     seconds = round(time.perf_counter() - start_s, 2)
     said = {"answer": judgement.answer, "reason": judgement.reason, "seconds": seconds}
     return said | {n: judgement.figures.get(n) for n in ("effect", "limit", "distance_to_adapter")}
