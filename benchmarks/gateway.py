@@ -57,7 +57,7 @@ def measure_turns(agent: dict[str, object]) -> dict[str, float]:
 
 
 def measure_learning(words: list[str]) -> dict[str, object]:
-    """Trains, and returns the rewards of the iterations, the evaluations and the summary."""
+    """Trains, and returns the rewards of the iterations and the summary."""
     printed, start_s = StringIO(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(printed):
         if agentpeft([*words, f"output.dir={folder}"]) != 0:
@@ -65,7 +65,6 @@ def measure_learning(words: list[str]) -> dict[str, object]:
     *lines, end = map(json.loads, printed.getvalue().splitlines())
     return {
         "rewards": [line["reward"] for line in lines if "reward" in line],
-        "success": {line["iteration"]: line["success"] for line in lines if "success" in line},
         "before": end["before"],
         "after": end["after"],
         "seconds": round(time.perf_counter() - start_s),
