@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from newcomer import Newcomer
     from terminal import Terminal
 
+    from agentpeft.policies.models.policy_base import PolicyBase
+
 LONGEST = (
     "test_changing_machines",
     "test_docs_commands",
@@ -201,6 +203,18 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTPEFT_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="module")
+def small_base(tmp_path_factory: pytest.TempPathFactory) -> "PolicyBase":
+    """The model of `word_runs`, which engines and adapters share."""
+    from word_runs import ARITHMETIC, make_settings
+
+    from agentpeft.policies.models.load import load_base
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return load_base(make_settings(ARITHMETIC))
 
 
 @pytest.fixture(scope="module")

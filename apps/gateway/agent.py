@@ -15,16 +15,14 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any
 
-import httpx
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import Field, HttpUrl, ValidationError
 
 from agentpeft.apps.gateway.conversations import RequestChat, RequestTools
 from agentpeft.apps.gateway.open_episode import OpenEpisode
 from agentpeft.apps.gateway.program import Ended, FreshProcesses, ServerPool
 from agentpeft.apps.gateway.server import GatewayServer
 from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused
-from agentpeft.envs import EnvFault, Outcome, SettingsError
+from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.tools.tool_table import find_tools
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -42,24 +40,13 @@ _NUM_TRIED = 8
 """So many programs that fail before they have asked for anything are a wrong command."""
 
 
-def _read_url(url: str) -> str:
-    with suppress(httpx.InvalidURL, ValueError):
-        read = httpx.URL(url)
-        if read.scheme in ("http", "https") and read.host:
-            return url
-    raise PydanticCustomError("url", "it must be http://HOST:PORT/PATH")
-
-
 class GatewayOptions(Section):
     """What `env_runners.agent` may say beside its class. Either `command` or `url` plays."""
 
     command: str | None = None
     """A program, and its arguments."""
-    url: Annotated[
-        Sequence[Annotated[str, AfterValidator(_read_url)]],
-        BeforeValidator(lambda urls: [urls] if isinstance(urls, str) else urls),
-    ] = ()
-    """A server that plays, or a list of them."""
+    url: Sequence[HttpUrl] = ()
+    """Servers that play."""
     folder: str | None = None
     """Where the command runs."""
     timeout_s: Annotated[float, Field(gt=0)] = 300.0
@@ -68,10 +55,6 @@ class GatewayOptions(Section):
     """Turns that an episode may have."""
     posts_reward: bool = False
     """The program gives the reward, not the environment."""
-    host: Annotated[str, Field(pattern=r"^[\w.-]+$")] = "127.0.0.1"
-    """Where the gateway listens; servers on other machines need 0.0.0.0."""
-    keep_variables: Sequence[str] = ()
-    """Variables with secrets that the program is told all the same."""
 
 
 class Gateway:
@@ -94,7 +77,7 @@ class Gateway:
         self._programs = (
             ServerPool(said.url)
             if said.command is None
-            else FreshProcesses(said.command, said.folder, said.keep_variables)
+            else FreshProcesses(said.command, said.folder)
         )
         self._settings, self._chat = settings, chat
         self._open_tool_chat = lru_cache(_MAX_TOOL_CHATS)(self._make_tool_chat)
@@ -106,13 +89,11 @@ class Gateway:
     ) -> Outcome | None:
         """Plays an episode; see `OutsideAgent`."""
         if self._server is None:
-            self._server = GatewayServer(self._options.host, self._find_chat)
-            await self._server.start()
+            self._server = GatewayServer(self._find_chat)
         posts_reward, most = self._options.posts_reward, self._options.max_requests
         opened = OpenEpisode(env, episode, complete, call, most, posts_reward=posts_reward)
-        self._server.episodes[opened.key] = opened
         task = episode.messages[-1][1]
-        program = asyncio.create_task(self._programs.run(self._variables(opened), task))
+        program = asyncio.create_task(self._programs.run(self._server.tell(opened), task))
         outcome = Outcome.TIMEOUT
         try:
             waited: set[asyncio.Future[Any]] = {program, opened.stopped}
@@ -125,9 +106,6 @@ class Gateway:
             self._warn(opened, ended)
             if ended is not None:
                 outcome = await self._take(opened, ended)
-        except EnvFault:
-            await asyncio.sleep(self._programs.pause_s)
-            raise
         finally:
             program.cancel()
             await asyncio.wait({program}, timeout=2 * _GRACE_S)
@@ -140,8 +118,7 @@ class Gateway:
         return opened.outcome
 
     async def close(self) -> None:
-        """Ends the server, and what runs the programs."""
-        await self._programs.close()
+        """Ends the server."""
         if self._server is not None:
             await self._server.close()
 
@@ -150,10 +127,8 @@ class Gateway:
 
         What a program prints that has not acted is its action.
         """
-        if (
-            not (ended.problem or opened.num_steps or self._options.posts_reward)
-            and ended.output.strip()
-        ):
+        has_acted = opened.num_steps > 0 or self._options.posts_reward
+        if ended.output.strip() and not ended.problem and not has_acted:
             with suppress(Refused):  # it is over
                 await opened.step(ended.output.removesuffix("\n"))
         return Outcome.CONTEXT_LIMIT if opened.is_full else Outcome.INVALID_ACTION
@@ -162,10 +137,7 @@ class Gateway:
         """Logs what was wrong with a program. Raises: SettingsError where none has done a thing."""
         self._has_asked |= opened.num_requests > 0
         if ended is None and opened.outcome is None:
-            wait = "; all others waited for it (deterministic)" * self._settings.deterministic
-            logger.warning(
-                "a program was not over after agent.timeout_s %g%s", self._options.timeout_s, wait
-            )
+            logger.warning("a program was not over after timeout_s %g", self._options.timeout_s)
         if ended is None or not ended.problem:
             return
         logger.warning("a program %s", ended.problem)
@@ -175,17 +147,6 @@ class Gateway:
                 f"env_runners.agent: the first {_NUM_TRIED} programs failed before they had asked "
                 f"the model for anything; the last one {ended.problem}"
             )
-
-    def _variables(self, opened: OpenEpisode) -> dict[str, str]:
-        assert self._server is not None  # noqa: S101 (`play` has made it)
-        url = self._server.url
-        return {
-            "OPENAI_BASE_URL": f"{url}/v1",
-            "OPENAI_API_KEY": opened.key,
-            "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": opened.key,
-            "AGENTPEFT_ENV_URL": f"{url}/env",
-        }
 
     def _find_chat(self, request: ChatRequest) -> ChatFormat:
         """Returns how the model reads and writes a request's tools. Raises: Refused."""

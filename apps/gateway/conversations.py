@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import takewhile
 
 import numpy as np
 
@@ -22,8 +23,6 @@ from agentpeft.policies.rollout.episodes import EpisodeBuilder
 from agentpeft.policies.rollout.tool_chat import ToolChat, to_turn
 
 _NO_TOOL = "a tool must be {type: function, function: {name, parameters}}"
-Place = tuple[EpisodeBuilder, int]
-"""A conversation, and how many of its tokens lie before a place in it."""
 
 
 class Conversations:
@@ -31,8 +30,8 @@ class Conversations:
 
     def __init__(self, builder: EpisodeBuilder) -> None:
         self._builder = builder
-        self._asked: dict[bytes, Place] = {}
-        self._answered: dict[bytes, Place] = {}
+        self._answered: dict[bytes, tuple[EpisodeBuilder, int]] = {}
+        """By a place: a conversation, and how many of its tokens lie before that."""
 
     async def find(
         self, messages: Sequence[Message], tools: Sequence[Json], chat: ChatFormat
@@ -42,18 +41,10 @@ class Conversations:
         Raises: Refused where there is no way to read the messages.
         """
         places = _hash_places(messages, tools)
-        asked = self._asked.get(places[-1])
-        if asked is not None and asked[1] == len(asked[0].context):  # it had no answer
-            return asked[0], places[-1]
-        if asked is not None:
-            builder = self._branch(messages, asked[0].context[: asked[1]], chat)
-        else:
-            try:
-                builder = await self._continue(messages, places, chat)
-            except SettingsError as error:
-                raise Refused(400, str(error)) from None
-        self._asked[places[-1]] = builder, len(builder.context)
-        return builder, places[-1]
+        try:
+            return await self._continue(messages, places, chat), places[-1]
+        except SettingsError as error:
+            raise Refused(400, str(error)) from None
 
     def note_answer(self, asked: bytes, builder: EpisodeBuilder, answer: Message) -> None:
         """Notes that the turn at a place was sampled, and what the program was told."""
@@ -74,7 +65,7 @@ class Conversations:
             return self._branch(messages, await _extend(builder.context[:end], rest, chat), chat)
         ids = await _render(messages, chat)
         root = self._builder
-        if not (root.num_turns or self._asked) and np.array_equal(ids, root.context):
+        if not root.num_turns and np.array_equal(ids, root.context):
             root.chat = chat
             return root
         return self._branch(messages, ids, chat)
@@ -89,14 +80,16 @@ class Conversations:
 
 async def _render(messages: Sequence[Message], chat: ChatFormat) -> Ids:
     """Returns the tokens of a conversation that nothing is known of."""
-    num_system = next((n for n, m in enumerate(messages) if m.role != "system"), len(messages))
-    system = "\n".join(message.text for message in messages[:num_system])
-    rest = messages[num_system:]
-    num_first = next((n for n, m in enumerate(rest) if m.role != "user"), len(rest))
-    if num_first == 0:
+    system = list(takewhile(lambda message: message.role == "system", messages))
+    users = list(takewhile(lambda message: message.role == "user", messages[len(system) :]))
+    if not users:
         raise Refused(400, "the first message, after a system's, must be a user's")
-    ids = chat.begin("\n".join(message.text for message in rest[:num_first]), system or None)
-    return await _extend(ids, rest[num_first:], chat)
+    ids = chat.begin(_join(users), _join(system) or None)
+    return await _extend(ids, messages[len(system) + len(users) :], chat)
+
+
+def _join(messages: Sequence[Message]) -> str:
+    return "\n".join(message.text for message in messages)
 
 
 async def _extend(ids: Ids, messages: Sequence[Message], chat: ChatFormat) -> Ids:
@@ -119,20 +112,13 @@ async def _extend(ids: Ids, messages: Sequence[Message], chat: ChatFormat) -> Id
             ids = np.concatenate([ids, chat.extend(ids, *answers)])
             answers = []
         if message.text or message.calls:
-            ids = np.concatenate([ids, chat.encode_turn(_write_turn(message, chat))])
+            calls = map(chat.calls.write, message.calls) if isinstance(chat, ToolChat) else ()
+            ids = np.concatenate([ids, chat.encode_turn("".join([message.text, *calls]))])
     return ids
-
-
-def _write_turn(message: Message, chat: ChatFormat) -> str:
-    if message.calls and isinstance(chat, ToolChat):
-        return message.text + "".join(map(chat.calls.write, message.calls))
-    return message.text
 
 
 class _UserText(str):
     """A user's message among the answers of tools."""
-
-    __slots__ = ()
 
 
 def _to_answer(message: Message) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
+from agentpeft.apps.drivers.tool_episode import ToolEpisode, compose_answer
 from agentpeft.apps.gateway.conversations import Conversations
-from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused, read_message
-from agentpeft.envs import EnvFault, Outcome, TextEnv
-from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
+from agentpeft.apps.gateway.wire import MODEL, ChatRequest, Json, Refused, read_message
+from agentpeft.envs import EnvFault, Outcome
+from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.messages import Completion, StopReason
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -22,8 +23,7 @@ from agentpeft.policies.rollout.tool_chat import ToolChat
 
 _MAX_WAITING = 16
 """Requests of one episode that may wait for one another: each is sampled alone."""
-_TYPES = ("integer", "number", "boolean", "array", "object")
-"""Of JSON schema, that a model's format of calls may have as texts."""
+HasGone = Callable[[], Awaitable[bool]]
 
 
 class OpenEpisode:
@@ -55,12 +55,9 @@ class OpenEpisode:
         self._conversations = Conversations(builder)
         self._model, self._world = asyncio.Lock(), asyncio.Lock()
         self._num_waiting, self._asked = 0, builder
-        unwrapped = env.unwrapped
-        self.tools = unwrapped.get_tools() if isinstance(unwrapped, TextEnv) else ANY_TEXT
+        self.tools = ToolEpisode(env).tools
 
-    async def answer(
-        self, request: ChatRequest, chat: ChatFormat, has_gone: Callable[[], Awaitable[bool]]
-    ) -> Json:
+    async def answer(self, request: ChatRequest, chat: ChatFormat, has_gone: HasGone) -> Json:
         """Returns the model's next turn, as a chat completion.
 
         Requests that come at once are answered one by one. What nobody waits for any more is not
@@ -75,9 +72,7 @@ class OpenEpisode:
         finally:
             self._num_waiting -= 1
 
-    async def _sample(
-        self, request: ChatRequest, chat: ChatFormat, has_gone: Callable[[], Awaitable[bool]]
-    ) -> Json:
+    async def _sample(self, request: ChatRequest, chat: ChatFormat, has_gone: HasGone) -> Json:
         self._check_open()
         if self.num_requests >= self._max_requests:
             text = f"the episode has had {self._max_requests} requests (agent.max_requests)"
@@ -129,8 +124,7 @@ class OpenEpisode:
         """Acts by a call of a tool, and returns its answer. Raises: Refused."""
         problem = self.tools.find_problem(call)
         result = await self.step(self.tools.to_action(call))
-        observation = result.observation if problem is None else f"Invalid call: {problem}."
-        return observation or ("The episode is over." if result.is_last else "(no output)")
+        return compose_answer(result.observation, problem, is_over=result.is_last)
 
     def post_reward(self, reward: object) -> None:
         """Ends the episode with a reward that the program has found. Raises: Refused."""
@@ -189,33 +183,27 @@ def _write_completion(
 ) -> Json:
     """Returns a turn as a chat completion, in OpenAI's format."""
     text = chat.strip_thoughts(said)
-    thought = (said.rpartition(text)[0] if text else said).strip()
     is_cut = sampled.stop_reason is not StopReason.STOP_TOKEN
     calls = list(chat.calls.read(text)) if isinstance(chat, ToolChat) and not is_cut else []
     if not all(isinstance(c.name, str) and isinstance(c.arguments, dict) for c in calls):
         calls = []
     name, num_tokens = f"chatcmpl-{secrets.token_hex(8)}", len(sampled.token_ids)
     message: Json = {"role": "assistant", "content": None if calls else text}
-    if thought:
-        message["reasoning_content"] = thought
     if calls:
         functions = [tool["function"] for tool in request.tools]
         schemas = {function["name"]: function.get("parameters") for function in functions}
-        typed = [_to_type(call.arguments, schemas.get(call.name)) for call in calls]
-        told = [
-            {"name": call.name, "arguments": json.dumps(arguments)}
-            for call, arguments in zip(calls, typed, strict=True)
-        ]
-        message["tool_calls"] = [
-            {"id": f"{name}-{n}", "type": "function", "function": function}
-            for n, function in enumerate(told)
-        ]
+        message["tool_calls"] = []
+        for call in calls:
+            arguments = json.dumps(_to_type(call.arguments, schemas.get(call.name)))
+            told = {"name": call.name, "arguments": arguments}
+            call_id = f"call-{secrets.token_hex(8)}"
+            message["tool_calls"].append({"id": call_id, "type": "function", "function": told})
     finish = "length" if is_cut else "tool_calls" if calls else "stop"
     return {
         "id": name,
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": request.model,
+        "model": MODEL,
         "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
         "usage": {
             "prompt_tokens": num_prompt_tokens,
@@ -228,7 +216,7 @@ def _write_completion(
 def _to_type(value: object, schema: object) -> object:
     """Returns an argument that a model wrote as text in the type that its JSON schema asks for."""
     schema = schema if isinstance(schema, dict) else {}
-    if isinstance(value, str) and schema.get("type") in _TYPES:
+    if isinstance(value, str) and "string" not in str(schema.get("type", "string")):
         with suppress(ValueError, RecursionError):  # another text is the program's affair
             read = json.loads(value)
             json.dumps(read, allow_nan=False)

@@ -12,36 +12,38 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agentpeft.apps.gateway import wire
 from agentpeft.apps.gateway.open_episode import OpenEpisode
+from agentpeft.apps.gateway.program import HOST
 from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused
+from agentpeft.apps.training_tool.mcp_tools import describe_tool
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.chat import ChatFormat
 
 _MAX_BODY_BYTES = 4 << 20
-_MAX_DRAINED_BYTES = 64 << 20
 _MAX_CONNECTIONS = 4096
 _BACKLOG = 2048
-_MCP_VERSION = "2025-06-18"
 _RPC_NO_METHOD = -32601
 
 
 class GatewayServer:
     """Serves the episodes that are in `episodes`, by their keys."""
 
-    def __init__(self, host: str, find_chat: Callable[[ChatRequest], ChatFormat]) -> None:
-        """`find_chat` returns how the model reads and writes a request. Raises: OSError."""
+    def __init__(self, find_chat: Callable[[ChatRequest], ChatFormat]) -> None:
+        """Begins to serve. `find_chat` returns how the model reads and writes a request.
+
+        Raises: OSError.
+        """
         self.episodes: dict[str, OpenEpisode] = {}
         self._find_chat = find_chat
-        self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
+        self._socket = socket.create_server((HOST, 0), backlog=_BACKLOG)
         # Connections inherit it; asyncio does not set it, and an answer would wait 40 ms otherwise
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
-        self.url = f"http://{name}:{self._socket.getsockname()[1]}"
+        self.url = f"http://{HOST}:{self._socket.getsockname()[1]}"
         routes = [
             Route("/v1/models", self._list_models),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
@@ -52,42 +54,41 @@ class GatewayServer:
             Route("/env/reward", self._reward, methods=["POST"]),
             Route("/env/mcp", self._mcp, methods=["POST"]),
         ]
-        handlers: Any = {
-            Refused: _refuse,
-            ClientDisconnect: _forget,
-            RecursionError: _refuse_depth,
-        }
+        handlers: Any = {Refused: _refuse, RecursionError: _refuse_depth}
         self._server = uvicorn.Server(
             uvicorn.Config(
                 Starlette(routes=routes, exception_handlers=handlers),
                 log_config=None,
                 log_level="critical",
                 access_log=False,
-                server_header=False,
                 lifespan="off",
                 limit_concurrency=_MAX_CONNECTIONS,
                 timeout_graceful_shutdown=1,
             )
         )
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Begins to serve; what has begun stays."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     async def close(self) -> None:
         """Ends the server."""
         self._server.should_exit = True
-        if self._task is not None:
-            await self._task
+        await self._task
         self._socket.close()
+
+    def tell(self, episode: OpenEpisode) -> dict[str, str]:
+        """Serves an episode from now on, and returns what its program is told."""
+        self.episodes[episode.key] = episode
+        return {
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_API_KEY": episode.key,
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": episode.key,
+            "AGENTPEFT_ENV_URL": f"{self.url}/env",
+        }
 
     def _find_episode(self, request: Request) -> OpenEpisode:
         """Returns the episode of the key that a request shows. Raises: Refused."""
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        key = token.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
-        episode = self.episodes.get(key)
+        _, _, token = request.headers.get("authorization", "").partition(" ")
+        episode = self.episodes.get(token.strip() or request.headers.get("x-api-key", ""))
         if episode is None:
             text = "no or a wrong key: an episode's key is valid while its program runs"
             raise Refused(401, text, "authentication_error")
@@ -97,14 +98,9 @@ class GatewayServer:
         """Returns the episode and the body of a request. Raises: Refused."""
         episode = self._find_episode(request)
         body = bytearray()
-        num_bytes = 0
         async for block in request.stream():  # to its end, or the client would never read why
-            num_bytes += len(block)
-            if num_bytes <= _MAX_BODY_BYTES:
-                body += block
-            elif num_bytes > _MAX_DRAINED_BYTES:
-                break
-        if num_bytes > _MAX_BODY_BYTES:
+            body += block[: _MAX_BODY_BYTES + 1 - len(body)]
+        if len(body) > _MAX_BODY_BYTES:
             raise Refused(413, f"a request may have {_MAX_BODY_BYTES} bytes")
         try:
             value = json.loads(body)
@@ -116,22 +112,22 @@ class GatewayServer:
 
     async def _list_models(self, request: Request) -> Response:
         self._find_episode(request)
-        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "agentpeft"}
+        model = {"id": wire.MODEL, "object": "model", "created": 0, "owned_by": "agentpeft"}
         return _json({"object": "list", "data": [model]})
 
     async def _chat(self, request: Request) -> Response:
         episode, body = await self._open(request)
         asked = wire.read_chat(body)
         completion = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
-        if asked.is_streamed:
-            return _stream(wire.stream_chat(completion, has_usage=asked.wants_usage))
+        if body.get("stream") is True:
+            return _stream(wire.stream_chat(completion))
         return _json(completion)
 
     async def _anthropic(self, request: Request) -> Response:
         episode, body = await self._open(request)
         asked = wire.read_anthropic(body)
         completion = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
-        if asked.is_streamed:
+        if body.get("stream") is True:
             return _stream(wire.stream_anthropic(completion))
         return _json(wire.to_anthropic(completion))
 
@@ -160,38 +156,34 @@ class GatewayServer:
     async def _mcp(self, request: Request) -> Response:
         """Answers a message of MCP's streamable HTTP: the environment's tools."""
         episode, body = await self._open(request)
-        number, params = body.get("id"), body.get("params")
-        params = params if isinstance(params, dict) else {}
-        if number is None:  # a notification
+        if body.get("id") is None:  # a notification
             return Response(status_code=202)
-        result: Json
+        params = body.get("params")
+        params = params if isinstance(params, dict) else {}
+        answer: Json = {"jsonrpc": "2.0", "id": body["id"]}
         match body.get("method"):
             case "initialize":
-                result = {
-                    "protocolVersion": params.get("protocolVersion", _MCP_VERSION),
+                answer["result"] = {
+                    "protocolVersion": params.get("protocolVersion"),
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "agentpeft", "version": "1"},
                 }
             case "ping":
-                result = {}
+                answer["result"] = {}
             case "tools/list":
-                result = {
-                    "tools": [
-                        {"name": t.name, "description": t.description, "inputSchema": t.schema}
-                        for t in episode.tools
-                    ]
-                }
+                tools = [describe_tool(t.name, t.description, t.schema) for t in episode.tools]
+                answer["result"] = {"tools": tools}
             case "tools/call":
                 call = ToolCall(params.get("name"), params.get("arguments") or {})
                 try:
                     said, is_error = await episode.call_tool(call), False
                 except Refused as refusal:
                     said, is_error = refusal.message, True
-                result = {"content": [{"type": "text", "text": said}], "isError": is_error}
+                content = [{"type": "text", "text": said}]
+                answer["result"] = {"content": content, "isError": is_error}
             case method:
-                error = {"code": _RPC_NO_METHOD, "message": f"no method {method!r:.60}"}
-                return _json({"jsonrpc": "2.0", "id": number, "error": error})
-        return _json({"jsonrpc": "2.0", "id": number, "result": result})
+                answer["error"] = {"code": _RPC_NO_METHOD, "message": f"no method {method!r:.60}"}
+        return _json(answer)
 
 
 def _json(value: Json, status: int = 200) -> Response:
@@ -206,10 +198,6 @@ def _stream(events: Any) -> Response:
 async def _refuse(_: Request, refusal: Refused) -> Response:
     error = {"message": refusal.message, "type": refusal.kind, "code": refusal.kind}
     return _json({"type": "error", "error": error}, refusal.status)
-
-
-async def _forget(_: Request, __: Exception) -> Response:
-    return Response(status_code=400)  # nobody reads it
 
 
 async def _refuse_depth(request: Request, _: Exception) -> Response:

@@ -13,6 +13,8 @@ from typing import Any
 from agentpeft.envs.tools.tool_table import ToolCall
 
 Json = dict[str, Any]
+MODEL = "policy"
+"""The name of the model, whatever a request calls it."""
 _SAMPLING = ("stop", "stop_sequences", "logprobs", "top_logprobs", "logit_bias")
 _PENALTIES = ("presence_penalty", "frequency_penalty")
 _REFUSED = (*_SAMPLING, *_PENALTIES, "response_format", "functions", "audio", "prediction")
@@ -46,11 +48,8 @@ class Message:
 class ChatRequest:
     """What a program asks for: the next turn of a conversation. `tools` are in OpenAI's format."""
 
-    model: str
     messages: tuple[Message, ...]
     tools: tuple[Json, ...]
-    is_streamed: bool
-    wants_usage: bool
 
 
 def read_chat(body: Json) -> ChatRequest:
@@ -61,10 +60,7 @@ def read_chat(body: Json) -> ChatRequest:
         raise Refused(400, "the last message must be a user's or a tool's")
     has_tools = body.get("tools") and body.get("tool_choice") != "none"
     tools = tuple(_list(body, "tools")) if has_tools else ()
-    options = body.get("stream_options")
-    wants_usage = isinstance(options, dict) and options.get("include_usage") is True
-    model, is_streamed = str(body.get("model", "")), body.get("stream") is True
-    return ChatRequest(model, messages, tools, is_streamed, wants_usage)
+    return ChatRequest(messages, tools)
 
 
 def read_message(message: Json) -> Message:
@@ -97,18 +93,17 @@ def read_anthropic(body: Json) -> ChatRequest:
     return read_chat({**body, "messages": messages, "tools": tools, "tool_choice": choice})
 
 
-def stream_chat(completion: Json, *, has_usage: bool) -> Iterator[str]:
+def stream_chat(completion: Json) -> Iterator[str]:
     """Yields a chat completion as the events of a stream: a turn is sampled as a whole."""
     (choice,) = completion["choices"]
     head = {**completion, "object": "chat.completion.chunk"}
     usage = head.pop("usage")
     calls = [{**c, "index": n} for n, c in enumerate(choice["message"].get("tool_calls", ()))]
     delta = choice["message"] | ({"tool_calls": calls} if calls else {})
-    for change, finish in ((delta, None), ({}, choice["finish_reason"])):
-        chunk: Json = {"index": 0, "delta": change, "finish_reason": finish}
-        yield _event({**head, "choices": [chunk]})
-    if has_usage:
-        yield _event({**head, "choices": [], "usage": usage})
+    said: Json = {"index": 0, "delta": delta, "finish_reason": None}
+    yield _event({**head, "choices": [said]})
+    ended: Json = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    yield _event({**head, "choices": [ended], "usage": usage})
     yield "data: [DONE]\n\n"
 
 

@@ -1,6 +1,5 @@
 """A canary: an adapter of the same shape whose effect is large enough to be told from rounding."""
 
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,34 +9,26 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from agentpeft.apps.probe.completions import ask
-from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from agentpeft.policies.models.lora.read_adapter import read_weights
+from agentpeft.policies.models.lora.read_adapter import read_adapter
 
 NAME = "agentpeft-canary"
 _STEP = 0.02
-_PLAIN = re.compile(r"\.lora_(embedding_)?[AB]\b")
 FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-"""How much larger its change is made, until each kind of modules can be told."""
+"""By how much its change is made larger, until each kind of modules can be told."""
 
 
-def write_canary(adapter: Path, folder: Path, factor: float = 1.0) -> None:
+def write_canary(adapter: Path, folder: Path, factor: float) -> None:
     """Writes an adapter with the settings and shapes of another, and random weights.
 
     The rows of A have length 1, and entries of B are of `_STEP` times `factor`, so it changes
-    outputs a little. Raises: SettingsError if the adapter has no safetensors, or tensors other than
-    A and B.
+    outputs a little. Raises: CheckpointError if the adapter cannot be read.
     """
-    if not (adapter / ADAPTER_WEIGHTS).is_file():
-        raise SettingsError(f"--canary needs {ADAPTER_WEIGHTS} in {adapter}")
-    given = read_weights(adapter / ADAPTER_WEIGHTS)
-    if other := [name for name in given if not _PLAIN.search(name)]:
-        raise SettingsError(f"--canary is for adapters of A and B alone, and this has {other[0]}")
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(adapter / ADAPTER_CONFIG, folder / ADAPTER_CONFIG)
     rng = np.random.default_rng(0)
     weights = {}
-    for name, weight in given.items():
+    for name, weight in read_adapter(adapter).items():
         drawn = rng.standard_normal(weight.shape).astype(np.float32)
         length = np.linalg.norm(drawn, axis=-1, keepdims=True)
         weights[name] = drawn / length if "_A" in name else drawn * np.float32(_STEP * factor)

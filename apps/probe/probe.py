@@ -57,7 +57,7 @@ def probe(  # noqa: PLR0913 (options, by keyword only)
     folder = find_adapter(adapter)
     models = find_models(url, timeout)
     if canary is None:
-        endpoint = Completions(url, choose_model(models, model, folder), timeout)
+        endpoint = Completions(url, choose_model(models, model), timeout)
         judgement = probe_adapter(endpoint, References(folder, base), models)
     else:
         judgement = probe_canary(url, folder, base, canary, timeout)

@@ -1,5 +1,6 @@
 """Asks an endpoint what our own computation says too, and judges the answers."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from agentpeft.apps.probe.verdict import (
     distance,
     find_unseen,
     judge,
-    name_factors,
 )
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.probe import choose_limit
@@ -24,25 +24,16 @@ from agentpeft.policies.messages import Floats
 _NUM_SAMPLED = 8
 
 
-def choose_model(models: Mapping[str, str | None], wanted: str | None, folder: Path) -> str:
-    """Returns the endpoint's name of the adapter in a folder.
+def choose_model(models: Mapping[str, str], wanted: str | None) -> str:
+    """Returns the endpoint's name of the adapter: what is wanted, or all that it can be.
 
     Raises: SettingsError if that is not clear.
     """
+    names = [wanted] if wanted else [name for name, base in models.items() if base] or [*models]
+    if len(names) == 1 and names[0] in models:
+        return names[0]
     listed = ", ".join(models) or "none"
-    if wanted is not None:
-        if wanted not in models:
-            raise SettingsError(f"--model {wanted!r} is not served: {listed:.400}")
-        return wanted
-    adapters = [name for name, parent in models.items() if parent]
-    for names in (
-        [name for name in models if name in (folder.name, str(folder))],
-        adapters,
-        models,
-    ):
-        if len(names) == 1:
-            return next(iter(names))
-    raise SettingsError(f"say which model is the adapter, by --model: {listed:.400}")
+    raise SettingsError(f"name the adapter's model, by --model, of {listed:.400}, got {wanted}")
 
 
 def probe_canary(
@@ -54,34 +45,34 @@ def probe_canary(
     """
     if folder.exists() and any(folder.iterdir()):
         raise SettingsError(f"--canary {folder}: expected a new or empty folder")
-    endpoint = Completions(url, canaries.NAME, timeout_s)
-    canaries.write_canary(adapter, folder)
-    references = References(folder, base)
     for factor in canaries.FACTORS:
-        limit = choose_limit(references.say(factor), in_bfloat16=True)
-        if not find_unseen(references.say, references.modules, limit, factor):
+        canaries.write_canary(adapter, folder, factor)
+        references = References(folder, base)
+        limit = choose_limit(references.say(), in_bfloat16=True)
+        if not find_unseen(references.say, references.modules, limit):
             break
-    canaries.write_canary(adapter, folder, factor)
-    references.enlarge(factor)
     with canaries.served_canary(url, folder, timeout_s):
+        endpoint = Completions(url, canaries.NAME, timeout_s)
         return probe_adapter(endpoint, references, find_models(url, timeout_s))
 
 
 def probe_adapter(
-    endpoint: Completions, references: References, models: Mapping[str, str | None]
+    endpoint: Completions, references: References, models: Mapping[str, str]
 ) -> Judgement:
     """Returns whether an endpoint serves an adapter; `models` are the endpoint's, by `find_models`.
 
     Raises: EngineError where it does not answer.
     """
-    own_base, parent = references.say_base(), models.get(endpoint.model)
+    own_base, parent = references.say_base(), models.get(endpoint.model, "")
     try:
         given, noise = _score(endpoint, references), None
-        if parent is not None and parent in models:
+        if parent in models:
             noise = distance(_score(replace(endpoint, model=parent), references), own_base)
     except CannotTellError as error:
         return Judgement(Served.UNKNOWN, str(error))
-    factors = name_factors(references.scaling, references.rank)
+    root = math.sqrt(references.rank)
+    # Half and twice, alpha ignored, and rank-stabilized where it is not, or the other way round
+    factors = {0.5, 2.0, 1 / (references.scaling or 1.0), root, 1 / root} - {1.0}
     judgement = judge(given, own_base, references.say, references.modules, factors, noise)
     judgement.figures["kept_in_bfloat16"] = references.kept_in_bfloat16()
     if judgement.answer is not Served.YES:

@@ -11,6 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.probe import TEXTS
+from agentpeft.policies.engines.fusing import ServedEffect
 from agentpeft.policies.messages import Floats, Ids
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import TRAINED
@@ -34,7 +35,6 @@ class References:
         settings = Settings(model={"name": base or str(adapter)})
         loaded = load_base(settings)
         self._network = loaded.model.config.get_text_config()
-        self.base = loaded.name
         limit = min(_MAX_SEQUENCE_TOKENS, self._network.max_position_embeddings - 8)
         encoded = (loaded.tokenizer(text)["input_ids"] for text in TEXTS)
         self.sequences: tuple[Ids, ...] = tuple(np.array(ids[:limit]) for ids in encoded)
@@ -67,12 +67,6 @@ class References:
             for name, layer in self.layers.items():
                 layer.scaling[TRAINED] = before[name]
 
-    def enlarge(self, factor: float) -> None:
-        """Multiplies the adapter's change from now on."""
-        for layer in self.layers.values():
-            layer.scaling[TRAINED] *= factor
-        self.say.cache_clear()
-
     def _score(self) -> Floats:
         return np.concatenate(score_sequences(self.model, self._network.vocab_size, self.sequences))
 
@@ -82,16 +76,15 @@ class References:
 
         1 is all of it. It is summed over linear layers; None where they are not changed.
         """
-        kept = sent = 0.0
+        effect = ServedEffect()
         for layer in self.layers.values():
             if isinstance(layer, Linear) and TRAINED in layer.lora_A:
                 change = layer.get_delta_weight(TRAINED).float()
                 weight: Any = layer.get_base_layer().weight
                 before = weight.bfloat16().float()
                 after = (before + change).bfloat16().float()
-                kept += float(((after - before) * change).sum(dtype=torch.float64))
-                sent += float(change.square().sum(dtype=torch.float64))
-        return round(kept / sent, 3) if sent else None
+                effect.add(after - before, change)
+        return round(effect.share, 3) if effect.sent else None
 
 
 def _kind(name: str) -> str:

@@ -5,8 +5,7 @@ at another scale, or the adapter without some kinds of its modules. The verdict 
 that is nearest, if it is near enough, and much nearer than the adapter.
 """
 
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -52,7 +51,7 @@ def judge(
     base: Floats,
     say: Say,
     modules: Collection[str],
-    factors: Mapping[str, float],
+    factors: Collection[float],
     noise: float | None = None,
 ) -> Judgement:
     """Returns what an endpoint serves that gave log-probabilities `given` (N,), in nats.
@@ -62,7 +61,7 @@ def judge(
         base: Ours of the base, of the same tokens.
         say: Ours of the adapter, whole or changed.
         modules: The kinds of layers that the adapter changes.
-        factors: Usual mistakes in the adapter's scale, by what they are called.
+        factors: Usual mistakes in the adapter's scale.
         noise: How far the endpoint's base is from `base`, as the mean; None: it is not known.
     """
     adapter = say(1.0, frozenset())
@@ -73,10 +72,11 @@ def judge(
     exact = choose_limit(adapter, in_bfloat16=False)
     limit = rounding if noise is None else max(exact, NOISE_FACTOR * noise)
     own, to_base = distance(given, adapter), distance(given, base)
+    effect = distance(adapter, base)
     figures: dict[str, object] = {
         "num_tokens": len(given),
         "limit": limit,
-        "effect": distance(adapter, base),
+        "effect": effect,
         "distance_to_adapter": own,
         "distance_to_base": to_base,
     }
@@ -87,14 +87,14 @@ def judge(
     if not can_be_told(adapter - base, limit):
         if min(own, to_base) > limit:
             return Judgement(Served.NO, other, figures)
-        what = "nothing" if not np.any(adapter - base) else f"{distance(adapter, base):.2g} nats"
-        reason = f"the adapter changes {what} a token, and rounding may change {limit:.2g}"
+        reason = f"the adapter changes {effect:.2g} nats a token, and rounding may {limit:.2g}"
         return Judgement(Served.UNKNOWN, f"{reason}: train it further, or use --canary", figures)
     canary = figures["canary"] = compute_share(given - base, adapter - base)
     ignored = find_ignored(given, say, modules)
     hypotheses = {"the base answers, without the adapter": base}
-    for name, factor in factors.items():
-        hypotheses[f"the adapter's scale is wrong: {name}"] = say(factor, frozenset())
+    for factor in factors:
+        name = f"the adapter's scale is wrong: {factor:.3g} times what its settings say"
+        hypotheses[name] = say(factor, frozenset())
     if 0 < len(ignored) < len(modules):
         names = ", ".join(sorted(ignored))
         hypotheses[f"the adapter's weights of {names} are ignored"] = say(1.0, ignored)
@@ -105,9 +105,8 @@ def judge(
     if own > limit:
         return Judgement(Served.NO, other, figures)
     if canary < MIN_CANARY:
-        reason = f"{own:.2g} nats a token from the adapter, and of its effect "
-        reason += f"{max(canary, 0):.0%} is shown: the base answers, or part of the adapter"
-        return Judgement(Served.NO, reason, figures)
+        reason = f"{max(canary, 0):.0%} of the adapter's effect is shown"
+        return Judgement(Served.NO, f"{reason}: the base answers, or part of it", figures)
     unseen = find_unseen(say, modules, limit)
     figures["modules_too_small_to_tell"] = unseen
     reason = f"{own:.2g} nats a token from the adapter, {to_base:.2g} from the base"
@@ -131,34 +130,12 @@ def find_ignored(given: Floats, say: Say, modules: Collection[str]) -> frozenset
     return ignored
 
 
-def find_unseen(say: Say, modules: Collection[str], limit: float, factor: float = 1.0) -> list[str]:
-    """Returns the modules whose own effect, beside the others, is too small to be told.
-
-    `factor` multiplies the adapter's change.
-    """
-    whole = say(factor, frozenset())
-    return [
-        n for n in sorted(modules) if not can_be_told(whole - say(factor, frozenset({n})), limit)
-    ]
+def find_unseen(say: Say, modules: Collection[str], limit: float) -> list[str]:
+    """Returns the modules whose own effect, beside the others, is too small to be told."""
+    whole = say(1.0, frozenset())
+    return [n for n in sorted(modules) if not can_be_told(whole - say(1.0, frozenset({n})), limit)]
 
 
 def distance(one: Floats, other: Floats) -> float:
     """Returns the mean difference, in nats a token."""
     return float(np.abs(one - other).mean())
-
-
-def name_factors(scaling: float, rank: int) -> dict[str, float]:
-    """Returns usual mistakes in the scale of an adapter, as factors of what is right.
-
-    >>> name_factors(2.0, 16)["alpha is ignored (scale 1)"]
-    0.5
-    """
-    root = math.sqrt(rank)
-    factors = {
-        "alpha is ignored (scale 1)": 1 / scaling if scaling else 1.0,
-        "half of it": 0.5,
-        "twice of it": 2.0,
-        "rank-stabilized where it is not (alpha / sqrt(r))": root,
-        "not rank-stabilized where it is (alpha / r)": 1 / root,
-    }
-    return {name: factor for name, factor in factors.items() if not math.isclose(factor, 1.0)}

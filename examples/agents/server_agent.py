@@ -49,4 +49,5 @@ class Server(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
+    ThreadingHTTPServer.request_queue_size = 1024  # episodes that begin at once
     ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Server).serve_forever()

@@ -10,6 +10,7 @@ from model_endpoint import Endpoint, load_base, served
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from qwen_model import save_qwen
+from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agentpeft.apps.probe.probe import main
 from agentpeft.apps.probe.verdict import Served, judge
@@ -79,8 +80,8 @@ def test_an_adapter_that_is_served_is_said_to_be(folder, adapted, probe):
 
 FAULTS = {
     "the base": (lambda key, old: 0.0, "without the adapter"),
-    "alpha is ignored": (lambda key, old: 1.0, "alpha is ignored"),
-    "twice the scale": (lambda key, old: 2 * old, "scale is wrong"),
+    "alpha is ignored": (lambda key, old: 1.0, "scale is wrong: 0.5 times"),
+    "twice the scale": (lambda key, old: 2 * old, "scale is wrong: 2 times"),
     "one module": (lambda key, old: old * ("up_proj" not in key), "weights of up_proj are ignored"),
     "half of the modules": (
         lambda key, old: old * ("mlp" not in key),
@@ -95,6 +96,36 @@ def test_what_is_served_instead_is_named(folder, adapted, probe, fault, noise):
     scale, reason = FAULTS[fault]
     status, said = probe(endpoint_of(folder, adapted(scale=scale), noise=noise))
     assert status == 3 and reason in said["reason"], said
+
+
+def test_experts_whose_weights_are_ignored_are_named(tmp_path, capsys):
+    tokenizer = AutoTokenizer.from_pretrained(save_qwen(tmp_path / "base"))
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "moe_intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2}
+    config = Qwen3MoeConfig(vocab_size=len(tokenizer), **shape, **heads, **experts)
+    Qwen3MoeForCausalLM(config).save_pretrained(tmp_path / "base")
+    lora = LoraConfig(
+        r=4,
+        lora_alpha=8,
+        target_modules=["q_proj", "v_proj"],
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+    )
+    model = get_peft_model(load_base(tmp_path / "base"), lora)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            weight.data.normal_(std=0.3)
+    model.save_pretrained(tmp_path / "adapter")
+    words = ["--adapter", str(tmp_path / "adapter")]
+    for ignores, expected in ((False, ""), (True, "weights of experts are ignored")):
+        for name, layer in model.named_modules():
+            if ignores and isinstance(layer, LoraLayer) and "experts" in name:
+                layer.scaling["default"] = 0.0
+        with served(Endpoint({"base": load_base(tmp_path / "base"), "lora": model})) as endpoint:
+            status = main([endpoint.url, *words])
+        said = json.loads(capsys.readouterr().out)
+        assert (status, expected in said["reason"]) == (3 * ignores, True), said
 
 
 def test_another_adapter_is_found_out(folder, adapted, probe):
@@ -134,7 +165,7 @@ def test_an_effect_on_few_tokens_is_missed_by_no_mean():
                 base + factor * effect if not without else base
             ),
             ["q_proj"],
-            {},
+            (),
             0.01,
         )
         assert verdict.answer != Served.YES, verdict
@@ -189,7 +220,7 @@ def test_a_canary_tells_what_a_fresh_adapter_cannot(folder, adapted, probe):
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"gives_echo": False}, "log-probabilities of exactly the tokens of a prompt")],
+    [({"gives_echo": False}, "log-probabilities of a prompt's tokens")],
 )
 def test_an_endpoint_that_says_too_little_cannot_be_told(folder, adapted, probe, options, reason):
     status, said = probe(endpoint_of(folder, adapted(), **options))
@@ -217,9 +248,9 @@ def test_tokens_without_numbers_leave_sampling_out(folder, adapted, probe):
 
 def test_wrong_input_is_a_line_that_names_what_to_do(folder, adapted, probe, capsys):
     several = Endpoint({"base": load_base(folder / "base"), "a": adapted(), "b": adapted()})
-    assert probe(several) == (2, "error: say which model is the adapter, by --model: base, a, b\n")
-    status, said = probe(several, "--model", "c")
-    assert status == 2 and said == "error: --model 'c' is not served: base, a, b\n"
+    names = "error: name the adapter's model, by --model, of base, a, b, got "
+    assert probe(several) == (2, f"{names}None\n")
+    assert probe(several, "--model", "c") == (2, f"{names}c\n")
     assert probe(several, "--model", "b")[0] == 0
     assert main(["nowhere", "--adapter", str(folder / "right")]) == 2
     assert "expected a URL" in capsys.readouterr().err

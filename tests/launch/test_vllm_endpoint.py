@@ -171,7 +171,7 @@ def test_served_probabilities_are_those_of_plain_transformers(url, models, name)
         ("trained", 0, "nats a token from the adapter"),
         ("plain", 3, "the base answers"),
         ("other", 3, "another adapter or another model answers"),
-        ("alpha", 3, "scale is wrong: twice of it"),
+        ("alpha", 3, "scale is wrong: 2 times"),
         ("half", 3, "weights of q_proj are ignored"),
     ],
 )

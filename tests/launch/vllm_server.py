@@ -28,8 +28,13 @@ ENV = {
 
 
 @contextmanager
-def vllm_servers(models: Mapping[str, Sequence[str]], logs: Path) -> Iterator[dict[str, str]]:
-    """Yields URLs by model; each has options of its own. They start side by side."""
+def vllm_servers(
+    models: Mapping[str, Sequence[str]], logs: Path, num_tries: int = 500
+) -> Iterator[dict[str, str]]:
+    """Yields URLs by model; each has options of its own. They start side by side.
+
+    Every half a second a server is asked whether it runs, up to `num_tries` times.
+    """
     ports = dict(zip(models, free_ports(len(models)), strict=True))
     servers = []
     try:
@@ -39,15 +44,15 @@ def vllm_servers(models: Mapping[str, Sequence[str]], logs: Path) -> Iterator[di
                 start = partial(subprocess.Popen, stdout=log, stderr=log, start_new_session=True)
                 servers.append(start([*command, *OPTIONS, *options], env=os.environ | ENV))
         for server, port in zip(servers, ports.values(), strict=True):
-            _wait_for(f"http://127.0.0.1:{port}/health", server, logs)
+            _wait_for(f"http://127.0.0.1:{port}/health", server, logs, num_tries)
         yield {model: f"http://127.0.0.1:{port}/v1" for model, port in ports.items()}
     finally:
         for server in servers:
             _end(server)
 
 
-def _wait_for(url: str, server: "subprocess.Popen[bytes]", logs: Path) -> None:
-    for _ in range(500):
+def _wait_for(url: str, server: "subprocess.Popen[bytes]", logs: Path, num_tries: int) -> None:
+    for _ in range(num_tries):
         said = "".join(path.read_text()[-2000:] for path in sorted(logs.glob("*.log")))
         assert server.poll() is None, said
         with suppress(urllib.error.URLError, ConnectionError, TimeoutError):

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import word_env
-from small_model import SMALL
+from word_runs import make_settings
 
 from agentpeft.envs import DataError, Outcome, UnknownTaskError
 from agentpeft.envs.core.rewards import RewardConfig
@@ -15,35 +15,15 @@ from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.play import reward_for
-from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.environment_kwargs import without_training_rewards
-from agentpeft.policies.settings.toml import with_overrides
-
-TINY = (
-    *SMALL,
-    "env_runners.max_new_tokens=30",
-    "environment.id=Tests/Word-v0",
-)
-
-
-def make_settings(*overrides):
-    return Settings(**with_overrides({}, (*TINY, *overrides)))
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return load_base(make_settings("environment.id=AgentPEFT/Arithmetic-v0"))
 
 
 @pytest.fixture
-def build(base):
+def build(small_base):
     """Returns runners that say what a script says; a script of None is the settings' engine."""
     word_env.HEARD.clear()
     word_env.FAULTS.clear()
@@ -53,7 +33,7 @@ def build(base):
         settings = make_settings(*overrides)
         limit = settings.env_runners.max_context_tokens
         make_engine = script and (lambda s, b, chat: ScriptedEngine(chat, script, limit))
-        made.append(EnvRunner(settings, make_player(settings, base, make_engine)))
+        made.append(EnvRunner(settings, make_player(settings, small_base, make_engine)))
         return made[-1]
 
     yield start
@@ -66,10 +46,10 @@ def play(runner, *requests):
     return groups, report
 
 
-def test_the_mask_covers_what_was_sampled_and_the_environment_hears_it(build, base):
+def test_the_mask_covers_what_was_sampled_and_the_environment_hears_it(build, small_base):
     texts = ["one", "two", "three", "four"]
     (group,), _ = play(build(lambda session, turn: texts[turn]), (0, 2))
-    chat = ChatFormat(base.tokenizer)
+    chat = ChatFormat(small_base.tokenizer)
     for trajectory in group.trajectories:
         ids, expected = trajectory.prompt_ids, []
         for text in texts:
@@ -313,8 +293,8 @@ def test_a_prompt_that_fills_the_context_has_no_turns(build):
     assert report.records[0].num_turns == 0
 
 
-def test_an_action_without_its_end_is_sent_as_it_is(build, base):
-    chat = ChatFormat(base.tokenizer)
+def test_an_action_without_its_end_is_sent_as_it_is(build, small_base):
+    chat = ChatFormat(small_base.tokenizer)
     text = "a long action"
     runner = build(lambda s, t: text, "env_runners.max_new_tokens=2")
     (group,), _ = play(runner, (0, 1))
@@ -332,13 +312,13 @@ class RecordingEngine(ScriptedEngine):
         return await super().generate(request)
 
 
-def test_another_attempt_samples_other_actions(base):
+def test_another_attempt_samples_other_actions(small_base):
     RecordingEngine.seeds.clear()
     word_env.FAULTS.clear()
     say = lambda session, turn: "fault"  # noqa: E731
     make_engine = lambda s, b, chat: RecordingEngine(chat, say)  # noqa: E731
     settings = make_settings()
-    runner = EnvRunner(settings, make_player(settings, base, make_engine))
+    runner = EnvRunner(settings, make_player(settings, small_base, make_engine))
     word_env.FAULTS[task_of(runner, 0)] = 2
     RecordingEngine.seeds.clear()
     play(runner, (0, 1))
@@ -366,10 +346,10 @@ class SlowEngine(ScriptedEngine):
         return await super().generate(request)
 
 
-def test_slow_service_is_no_fault_of_the_episode_which_leaves_its_group(base):
+def test_slow_service_is_no_fault_of_the_episode_which_leaves_its_group(small_base):
     settings = make_settings("env_runners.episode_timeout_s=0.5", 'environment.kwargs.reward="db"')
     say = lambda session, turn: "hello"  # noqa: E731
-    player = make_player(settings, base, lambda s, b, chat: SlowEngine(chat, say))
+    player = make_player(settings, small_base, lambda s, b, chat: SlowEngine(chat, say))
     runner = EnvRunner(settings, player)
     (group,), report = play(runner, (0, 3))
     assert [t.outcome for t in group.trajectories] == [Outcome.TURN_LIMIT] * 2
@@ -379,10 +359,10 @@ def test_slow_service_is_no_fault_of_the_episode_which_leaves_its_group(base):
     runner.close()
 
 
-def test_a_group_whose_episodes_were_all_too_slow_is_dropped(base):
+def test_a_group_whose_episodes_were_all_too_slow_is_dropped(small_base):
     settings = make_settings("env_runners.episode_timeout_s=0.3")
     say = lambda session, turn: "hello"  # noqa: E731
-    player = make_player(settings, base, lambda s, b, chat: SlowEngine(chat, say))
+    player = make_player(settings, small_base, lambda s, b, chat: SlowEngine(chat, say))
     runner = EnvRunner(settings, player)
     groups, report = play(runner, (0, 1), (1, 1))
     assert len(groups) == 2 and report.counts.num_slow_episodes == 0
@@ -408,7 +388,7 @@ class StepwiseEngine(ScriptedEngine):
 
 
 @pytest.mark.parametrize(("newest", "is_too_old"), [(1, False), (2, True)])
-def test_an_adapter_is_delivered_between_the_turns_of_an_episode(base, newest, is_too_old):
+def test_an_adapter_is_delivered_between_the_turns_of_an_episode(small_base, newest, is_too_old):
     engines = []
 
     def make_engine(settings, base, chat):
@@ -416,7 +396,7 @@ def test_an_adapter_is_delivered_between_the_turns_of_an_episode(base, newest, i
         return engines[0]
 
     settings = make_settings("max_adapter_lag=1")
-    runner = EnvRunner(settings, make_player(settings, base, make_engine))
+    runner = EnvRunner(settings, make_player(settings, small_base, make_engine))
     runner.take([GroupRequest(0, 1), GroupRequest(0, 1, "eval")])
     while len(engines[0].asked) < 2:
         time.sleep(0.01)
