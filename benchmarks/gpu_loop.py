@@ -149,9 +149,17 @@ def read_rss_mib(pid: int) -> float:
 def name_process(pid: int) -> str:
     """Returns what a process of a run is; an empty text for others."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        return name_command(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
     except OSError:
         return ""
+
+
+def name_command(command: str) -> str:
+    """Returns what the process of a command line is, by the names that Ray and vLLM give it.
+
+    >>> name_command("ray::LearnerActor.update"), name_command("ray::IDLE")
+    ('learner', '')
+    """
     if command.startswith("VLLM::"):
         return "engine"
     kinds = {"Learner": "learner", "EnvRunner": "env_runner"}
@@ -167,6 +175,7 @@ def measure_run(folder: Path, model: Path, words: Sequence[str], *, is_gpu: bool
     command = [sys.executable, __file__, "train", str(folder), str(model), *words]
     variables = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CACHE_ROOT": str(folder / CACHE)}
     environment = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
+    has_cache = (folder / CACHE).exists()
     begin_s, lines = time.monotonic(), list[tuple[float, str]]()
     with (
         watched(is_gpu) as watch,
@@ -187,7 +196,10 @@ def measure_run(folder: Path, model: Path, words: Sequence[str], *, is_gpu: bool
     metrics = read_last_metrics(folder)
     ends_s = [at_s for at_s, line in lines if line.startswith("{") and '"left_s"' in line]
     first_s = ends_s[0] - metrics[0]["time/total_s"]
-    values: dict[str, Any] = {"first_sample_s": round(first_s - begin_s, 1)}
+    values: dict[str, Any] = {
+        "had_vllm_cache": has_cache,
+        "first_sample_s": round(first_s - begin_s, 1),
+    }
     for name, pattern in PARTS.items():
         ended_s = (at_s - begin_s for at_s, line in lines if re.search(pattern, line))
         values[name] = next((round(seconds, 1) for seconds in ended_s), None)
@@ -227,10 +239,12 @@ def summarize_iterations(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def measure_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns how fast bare vLLM samples what the run sampled. Raises: CalledProcessError."""
+def measure_bare(
+    folder: Path, model: Path, arguments: dict[str, Any], variables: dict[str, str]
+) -> dict[str, Any]:
+    """Returns how fast bare vLLM samples what the run sampled. Raises: RuntimeError."""
     command = [sys.executable, __file__, "bare", str(folder), str(model), json.dumps(arguments)]
-    environment = {**os.environ, "VLLM_CACHE_ROOT": str(folder / CACHE)}
+    environment = {**os.environ, **variables, "VLLM_CACHE_ROOT": str(folder / CACHE)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:])
@@ -248,7 +262,7 @@ def train(folder: Path, model: Path, words: Sequence[str]) -> None:
     from agentpeft.launch.run.run_loop import run_session
     from agentpeft.launch.run.stop_signals import StopSignals
 
-    class NotingActor(RandomRewardsActor):
+    class NotingLearnerActor(RandomRewardsActor):
         """Notes each episode's prompt and how many tokens were sampled."""
 
         def update(self) -> dict[str, float]:
@@ -267,7 +281,7 @@ def train(folder: Path, model: Path, words: Sequence[str]) -> None:
     settings = prepare(read_start([CONFIG], [*words, *places]).settings, None, is_new=True)
     run_dir, signals = make_run_dir(settings), StopSignals()
     with signals.handle():
-        run_session(Start(settings), run_dir, None, signals, sys.stdout, NotingActor)
+        run_session(Start(settings), run_dir, None, signals, sys.stdout, NotingLearnerActor)
 
 
 def sample_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> None:
