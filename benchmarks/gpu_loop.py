@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.policies.workers.owned_process import end_with
 
 CONFIG = "db_bench_qwen25_7b"
@@ -284,8 +285,8 @@ def train(folder: Path, model: Path, words: Sequence[str]) -> None:
         run_session(Start(settings), run_dir, None, signals, sys.stdout, NotingLearnerActor)
 
 
-def sample_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> None:
-    """Has bare vLLM sample the noted requests, twice, and prints how fast the second time was."""
+def sample_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Has bare vLLM sample the noted requests, twice; returns how fast the second time was."""
     from vllm import LLM, SamplingParams, TokensPrompt
     from vllm.lora.request import LoRARequest
 
@@ -307,13 +308,12 @@ def sample_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> None:
         done = llm.generate(prompts, params, lora_request=adapter, use_tqdm=False)
         seconds = time.perf_counter() - begin_s
     sampled = sum(len(output.outputs[0].token_ids) for output in done)
-    values = {
+    return {
         "start_s": round(start_s, 1),
         "sampling_s": round(seconds, 3),
         "sampled_tokens_per_s": round(sampled / seconds, 1),
         "num_requests": len(rows),
     }
-    print(json.dumps(values), flush=True)
 
 
 def main(words: Sequence[str]) -> None:
@@ -322,8 +322,10 @@ def main(words: Sequence[str]) -> None:
     task, folder, model, *rest = words
     if task == "train":
         train(Path(folder), Path(model), rest)
-    else:
-        sample_bare(Path(folder), Path(model), json.loads(rest[0]))
+        return
+    with reserved_stdout() as output:  # vLLM logs to standard output, also as it ends
+        values = sample_bare(Path(folder), Path(model), json.loads(rest[0]))
+        print(json.dumps(values), file=output, flush=True)
 
 
 if __name__ == "__main__":

@@ -85,8 +85,7 @@ def start_process(folder: Path, settings: VllmSettings) -> "VllmProcess":
 
     On a CPU its threads have cores of their own while there are enough. Raises: SettingsError.
     """
-    num_cores = settings.num_threads * settings.num_parts
-    claim = CoreClaim(0 if settings.gpu_share else num_cores)
+    claim = CoreClaim(0 if settings.gpu_share else settings.num_threads * settings.num_parts)
     try:
         with TemporaryDirectory(prefix="agentpeft-vllm-") as notes:
             exceptions = Path(notes, "exceptions.jsonl")
