@@ -38,7 +38,8 @@ the machine, goes on where it was. Weights are random.
 
 All parts but the last three do without gymnasium, sqlglot, Ray and vLLM: where the package is not
 installed, `PYTHONPATH=.` will do, with torch, transformers, peft and pydantic. What cannot be
-measured here is a line with `left_out` and the reason. The loop keeps its files in --folder.
+measured here is a line with `left_out` and the reason; one that fails is a line with `failed`, the
+next ones are measured, and the exit status is 1. The loop keeps its files in --folder.
 """
 
 import argparse
@@ -46,7 +47,9 @@ import asyncio
 import gc
 import importlib
 import json
+import sys
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -80,6 +83,7 @@ from gpu_work import (
 )
 from torch import nn
 
+from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.adapter_slots import slot_state
 from agentpeft.policies.engines.fusing import merged_state
@@ -561,6 +565,7 @@ def measure_bare_vllm(bench: Bench) -> Values:
 
     from agentpeft.launch.run.run_folder import read_start
     from agentpeft.policies.engines.vllm.settings import read_vllm_settings
+    from agentpeft.policies.engines.vllm.start import FLASHINFER_SAMPLER, make_variables
     from agentpeft.policies.engines.vllm.weight_files import CheckpointFiles, write_adapter
 
     if not (bench.folder / gpu_loop.REQUESTS).is_file():
@@ -583,7 +588,8 @@ def measure_bare_vllm(bench: Bench) -> Values:
     arguments = settings.engine_args(model)
     for name in OURS:  # what a run asks of vLLM besides
         arguments.pop(name, None)
-    return gpu_loop.measure_bare(bench.folder, model, arguments)
+    variables = {n: v for n, v in make_variables(settings).items() if n == FLASHINFER_SAMPLER}
+    return gpu_loop.measure_bare(bench.folder, model, arguments, variables)
 
 
 OURS = ("model", "hf_overrides", "logprobs_mode", "worker_extension_cls", "compilation_config")
@@ -616,14 +622,17 @@ def measure(figure: Callable[[], Values]) -> Values:
         return {"left_out": str(error)}
     except torch.OutOfMemoryError as error:
         return {"left_out": f"memory does not suffice: {str(error).partition('.')[0]}"}
+    except (RuntimeError, SettingsError) as error:  # of a run, an engine or a kernel
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {str(error)[-400:]}"}
     finally:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
-def main() -> None:
-    """Measures the parts that are asked for."""
+def main() -> int:
+    """Measures the parts that are asked for; returns 1 if a figure failed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (all)")
     parser.add_argument("--tiny", action="store_true", help="small shapes, on the CPU")
@@ -650,6 +659,7 @@ def main() -> None:
         "transformers": transformers.__version__,
     }
     done = set() if options.again else read_done(results, run)
+    has_failed = False
     for name in options.parts or PARTS:
         start_s = time.monotonic()
         todo = [each for each in PARTS[name](bench) if each[0] not in done]
@@ -659,21 +669,23 @@ def main() -> None:
                 break
             begun_s = time.monotonic()
             values = measure(figure)
+            has_failed |= "failed" in values
             row = {"figure": title, **values, "took_s": round(time.monotonic() - begun_s, 1), **run}
             print(json.dumps(row), flush=True)
             if results is not None:
                 with results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
+    return int(has_failed)
 
 
 def read_done(results: Path | None, run: Values) -> set[str]:
-    """Returns the figures that a file has of such a run; not what was left out."""
+    """Returns the figures that a file has of such a run; not what was left out or has failed."""
     if results is None or not results.is_file():
         return set()
     rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    same = [row for row in rows if run.items() <= row.items() and "left_out" not in row]
-    return {row["figure"] for row in same}
+    same = (row for row in rows if run.items() <= row.items())
+    return {row["figure"] for row in same if not row.keys() & {"left_out", "failed"}}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

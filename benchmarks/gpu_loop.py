@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.policies.workers.owned_process import end_with
 
 CONFIG = "db_bench_qwen25_7b"
@@ -149,9 +150,17 @@ def read_rss_mib(pid: int) -> float:
 def name_process(pid: int) -> str:
     """Returns what a process of a run is; an empty text for others."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        return name_command(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
     except OSError:
         return ""
+
+
+def name_command(command: str) -> str:
+    """Returns what the process of a command line is, by the names that Ray and vLLM give it.
+
+    >>> name_command("ray::LearnerActor.update"), name_command("ray::IDLE")
+    ('learner', '')
+    """
     if command.startswith("VLLM::"):
         return "engine"
     kinds = {"Learner": "learner", "EnvRunner": "env_runner"}
@@ -167,6 +176,7 @@ def measure_run(folder: Path, model: Path, words: Sequence[str], *, is_gpu: bool
     command = [sys.executable, __file__, "train", str(folder), str(model), *words]
     variables = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CACHE_ROOT": str(folder / CACHE)}
     environment = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
+    has_cache = (folder / CACHE).exists()
     begin_s, lines = time.monotonic(), list[tuple[float, str]]()
     with (
         watched(is_gpu) as watch,
@@ -187,7 +197,10 @@ def measure_run(folder: Path, model: Path, words: Sequence[str], *, is_gpu: bool
     metrics = read_last_metrics(folder)
     ends_s = [at_s for at_s, line in lines if line.startswith("{") and '"left_s"' in line]
     first_s = ends_s[0] - metrics[0]["time/total_s"]
-    values: dict[str, Any] = {"first_sample_s": round(first_s - begin_s, 1)}
+    values: dict[str, Any] = {
+        "had_vllm_cache": has_cache,
+        "first_sample_s": round(first_s - begin_s, 1),
+    }
     for name, pattern in PARTS.items():
         ended_s = (at_s - begin_s for at_s, line in lines if re.search(pattern, line))
         values[name] = next((round(seconds, 1) for seconds in ended_s), None)
@@ -227,10 +240,12 @@ def summarize_iterations(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def measure_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns how fast bare vLLM samples what the run sampled. Raises: CalledProcessError."""
+def measure_bare(
+    folder: Path, model: Path, arguments: dict[str, Any], variables: dict[str, str]
+) -> dict[str, Any]:
+    """Returns how fast bare vLLM samples what the run sampled. Raises: RuntimeError."""
     command = [sys.executable, __file__, "bare", str(folder), str(model), json.dumps(arguments)]
-    environment = {**os.environ, "VLLM_CACHE_ROOT": str(folder / CACHE)}
+    environment = {**os.environ, **variables, "VLLM_CACHE_ROOT": str(folder / CACHE)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:])
@@ -248,7 +263,7 @@ def train(folder: Path, model: Path, words: Sequence[str]) -> None:
     from agentpeft.launch.run.run_loop import run_session
     from agentpeft.launch.run.stop_signals import StopSignals
 
-    class NotingActor(RandomRewardsActor):
+    class NotingLearnerActor(RandomRewardsActor):
         """Notes each episode's prompt and how many tokens were sampled."""
 
         def update(self) -> dict[str, float]:
@@ -267,11 +282,11 @@ def train(folder: Path, model: Path, words: Sequence[str]) -> None:
     settings = prepare(read_start([CONFIG], [*words, *places]).settings, None, is_new=True)
     run_dir, signals = make_run_dir(settings), StopSignals()
     with signals.handle():
-        run_session(Start(settings), run_dir, None, signals, sys.stdout, NotingActor)
+        run_session(Start(settings), run_dir, None, signals, sys.stdout, NotingLearnerActor)
 
 
-def sample_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> None:
-    """Has bare vLLM sample the noted requests, twice, and prints how fast the second time was."""
+def sample_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Has bare vLLM sample the noted requests, twice; returns how fast the second time was."""
     from vllm import LLM, SamplingParams, TokensPrompt
     from vllm.lora.request import LoRARequest
 
@@ -293,13 +308,12 @@ def sample_bare(folder: Path, model: Path, arguments: dict[str, Any]) -> None:
         done = llm.generate(prompts, params, lora_request=adapter, use_tqdm=False)
         seconds = time.perf_counter() - begin_s
     sampled = sum(len(output.outputs[0].token_ids) for output in done)
-    values = {
+    return {
         "start_s": round(start_s, 1),
         "sampling_s": round(seconds, 3),
         "sampled_tokens_per_s": round(sampled / seconds, 1),
         "num_requests": len(rows),
     }
-    print(json.dumps(values), flush=True)
 
 
 def main(words: Sequence[str]) -> None:
@@ -308,8 +322,10 @@ def main(words: Sequence[str]) -> None:
     task, folder, model, *rest = words
     if task == "train":
         train(Path(folder), Path(model), rest)
-    else:
-        sample_bare(Path(folder), Path(model), json.loads(rest[0]))
+        return
+    with reserved_stdout() as output:  # vLLM logs to standard output, also as it ends
+        values = sample_bare(Path(folder), Path(model), json.loads(rest[0]))
+        print(json.dumps(values), file=output, flush=True)
 
 
 if __name__ == "__main__":

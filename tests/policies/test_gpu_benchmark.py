@@ -85,6 +85,41 @@ def test_a_part_that_has_no_time_left_says_what_is_left():
     assert run("delivery", "--minutes", "0") == [{"stopped": "delivery", "figures_left": 3}]
 
 
+def test_a_figure_that_fails_is_a_line_and_is_measured_again(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from gpu import measure, read_done
+
+    def fail():
+        raise RuntimeError("no such kernel")
+
+    row = {"figure": "head", **measure(fail)}
+    assert row == {"figure": "head", "failed": "RuntimeError: no such kernel"}
+    results = tmp_path / "gpu.jsonl"
+    results.write_text("".join(json.dumps(each) + "\n" for each in (row, {"figure": "loop"})))
+    assert read_done(results, {}) == {"loop"}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_loop_is_measured_to_its_end_and_not_again(vllm, tmp_path):
+    file, folder = tmp_path / "gpu.jsonl", tmp_path / "loop"
+    options = "loop", "--tiny", "--results", str(file), "--folder", str(folder)
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    loop, again, bare = map(json.loads, done.stdout.splitlines())
+    starts = ("ray_s", "learner_s", "vllm_imported_s", "env_runner_s", "first_sample_s")
+    assert 0 < loop["ray_s"] < min(loop[name] for name in starts[1:])
+    assert max(loop[name] for name in starts) == loop["first_sample_s"] < loop["took_s"]
+    assert loop["memory_mib"].keys() == {"engine", "env_runner", "learner"}
+    assert loop["num_iterations"] == 1 and loop["sampled_tokens_per_s"] > 0
+    assert not loop["had_vllm_cache"] and loop["mismatch_mean"] < 1e-4
+    assert again["left_out"].startswith("vLLM")
+    assert bare["num_requests"] == 8 and bare["sampled_tokens_per_s"] > 0
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert [json.loads(line)["figure"] for line in done.stdout.splitlines()] == ["loop again"]
+
+
 def test_the_operations_of_an_update_are_those_counted_by_hand(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from gpu_work import RANK, Shape, count_work

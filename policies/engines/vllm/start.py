@@ -85,8 +85,7 @@ def start_process(folder: Path, settings: VllmSettings) -> "VllmProcess":
 
     On a CPU its threads have cores of their own while there are enough. Raises: SettingsError.
     """
-    num_cores = settings.num_threads * settings.num_parts
-    claim = CoreClaim(0 if settings.gpu_share else num_cores)
+    claim = CoreClaim(0 if settings.gpu_share else settings.num_threads * settings.num_parts)
     try:
         with TemporaryDirectory(prefix="agentpeft-vllm-") as notes:
             exceptions = Path(notes, "exceptions.jsonl")
@@ -107,7 +106,8 @@ def start_process(folder: Path, settings: VllmSettings) -> "VllmProcess":
 
 def make_variables(settings: VllmSettings) -> dict[str, str]:
     """Returns what vLLM's process has in its environment; what the user has set stays."""
-    variables = dict(VARIABLES)
+    # For CPUs vLLM compiles in C++ what ranks each log-probability, which nobody reads
+    variables = VARIABLES | ({} if settings.gpu_share else {"TORCH_COMPILE_DISABLE": "1"})
     if settings.gpu_share and find_spec("flashinfer") is None:
         if FLASHINFER_SAMPLER not in os.environ:
             logger.info("FlashInfer is not installed: vLLM samples by a kernel of its own")

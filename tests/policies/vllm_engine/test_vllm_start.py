@@ -1,10 +1,13 @@
 """vLLM that does not start: the line that the user sees names the cause in vLLM's own process."""
 
+import asyncio
 import logging
 import re
 import shutil
+from contextlib import closing
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from vllm_parts import SETTINGS, STOP
 
@@ -70,6 +73,14 @@ def test_without_flashinfer_vllm_samples_by_itself_and_says_so(monkeypatch, capl
     assert FLASHINFER_SAMPLER not in make_variables(SETTINGS)
     monkeypatch.setenv(FLASHINFER_SAMPLER, "1")
     assert make_variables(ON_GPU)[FLASHINFER_SAMPLER] == "1"
+
+
+def test_the_first_log_probabilities_need_no_compiler(vllm, folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "/no/compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with closing(start_engine(folder, [STOP], replace(SETTINGS, needs_adapter=False))) as engine:
+        (logprobs,) = asyncio.run(engine.score([np.arange(1, 5)]))
+    assert len(logprobs) == 3 and not list(tmp_path.iterdir())
 
 
 def test_with_flashinfer_vllm_chooses(monkeypatch, tmp_path):
