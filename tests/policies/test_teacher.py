@@ -16,6 +16,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
 from agentpeft.policies.learning.options.teacher import add_teaching
 from agentpeft.policies.learning.samples import Scores, estimate_by_episode, list_samples
 from agentpeft.policies.models.load import load_base
@@ -154,8 +155,11 @@ def complete(model, body):
 
 
 @contextmanager
-def endpoint(answer, models=("wise",)):
-    """Yields the URL of a server that answers with `answer(request)`, and the requests."""
+def endpoint(answer, models=("wise",), page=None):
+    """Yields the URL of a server that answers with `answer(request)`, and the requests.
+
+    A `page` is what it answers to all.
+    """
     requests = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -170,9 +174,10 @@ def endpoint(answer, models=("wise",)):
             self.reply({"object": "text_completion", "choices": [choice]})
 
         def reply(self, content):
-            data = json.dumps(content).encode()
+            data = json.dumps(content).encode() if page is None else page.encode()
             self.send_response(200)
-            self.send_header("content-type", "application/json")
+            kind = "text/html" if data.startswith(b"<") else "application/json"
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -252,6 +257,25 @@ def test_an_endpoint_that_is_not_there_is_refused_at_the_start():
         pass
     with pytest.raises(SettingsError, match="does not answer: Connection error"):
         make_learner("training.algorithm=distill", f"training.teacher={url}")
+
+
+@pytest.mark.parametrize("page", ["<html>hello</html>", "[]", '{"data": 3}'])
+def test_a_server_of_other_things_is_refused_at_the_start(page):
+    with endpoint(None, page=page) as (url, _), pytest.raises(SettingsError, match="no models"):
+        EndpointTeacher(url)
+
+
+def test_a_key_that_no_header_can_hold_is_refused(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "ключ")
+    with endpoint(None) as (url, _), pytest.raises(SettingsError, match="ascii"):
+        EndpointTeacher(url)
+
+
+@pytest.mark.parametrize("logprobs", [{"tokens": [1]}, {"token_logprobs": ["likely"]}, 3])
+def test_log_probabilities_that_are_none_end_the_run(logprobs):
+    samples = list_samples(random_groups(vocab=300))
+    with endpoint(lambda body: logprobs) as (url, _), pytest.raises(TrainingError, match="teacher"):
+        EndpointTeacher(url).score(samples)
 
 
 @pytest.mark.parametrize(

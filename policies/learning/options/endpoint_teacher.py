@@ -22,6 +22,8 @@ from agentpeft.policies.learning.samples import Sample, Scores
 _NUM_REQUESTS = 32
 """Requests at once, of each learner: the server batches them."""
 _ID_PREFIX = "token_id:"
+_ODD = (APIError, AttributeError, TypeError, ValueError)
+"""What the client, or reading its answer, raises where that is not what OpenAI's servers say."""
 
 
 class EndpointTeacher:
@@ -38,8 +40,9 @@ class EndpointTeacher:
         self._client = OpenAI(base_url=url, api_key=key, max_retries=MAX_RETRIES)
         try:
             known = [each.id for each in self._client.with_options(max_retries=1).models.list()]
-        except APIError as error:
-            raise SettingsError(f"training.teacher {url!r} does not answer: {error}") from None
+        except _ODD as error:
+            failure = "does not answer" if isinstance(error, APIError) else "lists no models"
+            raise SettingsError(f"training.teacher {url!r} {failure}: {error}") from None
         if not model and len(known) != 1:
             raise SettingsError(
                 f"training.teacher {url!r} has the models {', '.join(known) or 'none'}: name one "
@@ -86,15 +89,17 @@ class EndpointTeacher:
                 temperature=1.0,
                 extra_body={"return_tokens_as_token_ids": True},
             )
-        except APIError as error:
+            told = answer.choices[0].logprobs if answer.choices else None
+            if told is None:
+                raise TrainingError(f"training.teacher {self._url!r} answered no log-probabilities")
+            logprobs = [v if v is None else float(v) for v in told.token_logprobs or ()]
+            tokens = [t for t in told.tokens or () if t.startswith(_ID_PREFIX)]
+        except _ODD as error:
             raise TrainingError(f"training.teacher {self._url!r}: {error}") from None
-        told = answer.choices[0].logprobs if answer.choices else None
-        if told is None:
-            raise TrainingError(f"training.teacher {self._url!r} answered no log-probabilities")
         # Some servers say the tokens' texts in place of their ids
-        read = [t.removeprefix(_ID_PREFIX) for t in told.tokens or () if t.startswith(_ID_PREFIX)]
+        read = [token.removeprefix(_ID_PREFIX) for token in tokens]
         if read and read != [str(token) for token in ids]:
             raise TrainingError(
                 f"training.teacher {self._url!r} has read other tokens than it was sent"
             )
-        return list(told.token_logprobs or [])
+        return logprobs
