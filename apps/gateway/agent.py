@@ -22,7 +22,7 @@ from agentpeft.apps.gateway.open_episode import OpenEpisode
 from agentpeft.apps.gateway.program import Ended, FreshProcesses, ServerPool
 from agentpeft.apps.gateway.server import GatewayServer
 from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused
-from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs import EnvFault, Outcome, SettingsError
 from agentpeft.envs.tools.tool_table import find_tools
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -66,19 +66,12 @@ class Gateway:
             self._options = said = GatewayOptions.model_validate(options)
         except ValidationError as error:
             raise SettingsError(f"env_runners.agent: {describe_wrong(error)}") from None
-        limit_s = settings.env_runners.episode_timeout_s
-        if said.timeout_s >= limit_s:
-            raise SettingsError(
-                f"env_runners.agent.timeout_s {said.timeout_s:g} must be below "
-                f"env_runners.episode_timeout_s {limit_s:g}"
-            )
-        if (said.command is None) == (not said.url):
+        if said.timeout_s >= settings.env_runners.episode_timeout_s:
+            raise SettingsError("agent.timeout_s must be below env_runners.episode_timeout_s")
+        command = said.command
+        if (not command) == (not said.url):
             raise SettingsError("env_runners.agent: set command, or url, and not both")
-        self._programs = (
-            ServerPool(said.url)
-            if said.command is None
-            else FreshProcesses(said.command, said.folder)
-        )
+        self._programs = FreshProcesses(command, said.folder) if command else ServerPool(said.url)
         self._settings, self._chat = settings, chat
         self._open_tool_chat = lru_cache(_MAX_TOOL_CHATS)(self._make_tool_chat)
         self._server: GatewayServer | None = None
@@ -106,6 +99,9 @@ class Gateway:
             self._warn(opened, ended)
             if ended is not None:
                 outcome = await self._take(opened, ended)
+        except EnvFault:
+            await asyncio.sleep(self._programs.pause_s)
+            raise
         finally:
             program.cancel()
             await asyncio.wait({program}, timeout=2 * _GRACE_S)

@@ -49,6 +49,8 @@ class Conversations:
     def note_answer(self, asked: bytes, builder: EpisodeBuilder, answer: Message) -> None:
         """Notes that the turn at a place was sampled, and what the program was told."""
         self._answered[_hash(asked, answer.to_key())] = builder, len(builder.context)
+        if builder is not self._builder and builder.num_turns == 1:
+            self._builder.branches.append(builder)
 
     async def _continue(
         self, messages: Sequence[Message], places: Sequence[bytes], chat: ChatFormat
@@ -74,7 +76,6 @@ class Conversations:
         branch = EpisodeBuilder("", ids, chat)
         branch.messages = [(message.role, message.text) for message in messages]
         branch.first_turn = self._builder.num_turns
-        self._builder.branches.append(branch)
         return branch
 
 

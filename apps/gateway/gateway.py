@@ -19,6 +19,7 @@ from typing import Annotated
 
 from typer import Option
 
+from agentpeft.envs import SettingsError
 from agentpeft.launch.run.command_line import (
     CommandLine,
     DryRun,
@@ -46,17 +47,16 @@ def gateway(
     as_json: AsJson = False,
 ) -> int:
     """Trains as the settings say, with a program as the agent, and prints the summary."""
+    if (command is None) == (not url):
+        raise SettingsError('name the program, as --command "python my_agent.py", or its --url')
     configs, overrides = split_settings(words)
-    agent: dict[str, object] = {"class": _CLASS, "command": command, "url": url}
-    if command is not None:
-        agent["folder"] = str(Path.cwd())
+    folder = str(Path.cwd()) if command else None
+    agent = {"class": _CLASS, "command": command, "url": url, "folder": folder}
     said = [f"agent.{name}={json.dumps(value)}" for name, value in agent.items() if value]
     said.append(f"max_concurrent_episodes={8 * (os.cpu_count() or 1)}")
     # In front of the user's own words, which win
-    overrides = [*(f"env_runners.{word}" for word in said), *overrides]
-    return train(
-        [*configs, *overrides], dry_run=dry_run, fast_dev_run=fast_dev_run, as_json=as_json
-    )
+    words = [*configs, *(f"env_runners.{word}" for word in said), *overrides]
+    return train(words, dry_run=dry_run, fast_dev_run=fast_dev_run, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import itertools
 import os
 import shlex
 import shutil
+import signal
 from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -31,8 +32,6 @@ _MAX_VARIABLE_BYTES = 100_000
 """Linux starts no process with a variable of more than 128 KiB."""
 _TAIL_CHARS = 300
 _NO_LIMIT = httpx.Timeout(None)
-_PAUSE_S = 2.0
-"""How long a server that is gone, or busy, is left alone."""
 _KILL_S = 5.0
 """How long a killed process may take to end."""
 _WATCH = "read group; read end; kill -s KILL -- -$group"
@@ -52,6 +51,8 @@ class Ended:
 
 class FreshProcesses:
     """Starts a command for each episode."""
+
+    pause_s = 0.0
 
     def __init__(self, command: str, folder: str | None) -> None:
         """`folder` is where it runs. Raises: SettingsError where there is no such program."""
@@ -96,12 +97,15 @@ class FreshProcesses:
                     cwd=self._folder,
                     env=told,
                 )
-            except OSError as error:
+            except (OSError, RuntimeError, ValueError) as error:
                 raise EnvFault(f"the program could not be started: {error}") from error
-            alive.write(b"%d\n" % process.pid)
             try:
+                with suppress(BrokenPipeError):  # somebody has killed the watch
+                    alive.write(b"%d\n" % process.pid)
                 status = await process.wait()
             finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 alive.close()
                 with suppress(TimeoutError):
                     # What was printed before the process ended has been read by then
@@ -122,6 +126,9 @@ class ServerPool:
     server at all, is the world's fault, any other answer the agent's.
     """
 
+    pause_s = 2.0
+    """How long a server that is gone, or busy, is left alone after an episode."""
+
     def __init__(self, urls: Sequence[HttpUrl]) -> None:
         self._urls = itertools.cycle(urls)
         self._certificates = httpx.create_ssl_context()
@@ -137,7 +144,6 @@ class ServerPool:
         except httpx.HTTPError as error:
             problem = f"{type(error).__name__} {error}"
         if problem:
-            await asyncio.sleep(_PAUSE_S)  # before the episode is played again
             raise EnvFault(f"the agent's server {url}: {problem}")
         if answer.status_code != 200:
             return Ended("", f"the server answered {answer.status_code}")

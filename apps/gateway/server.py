@@ -82,6 +82,7 @@ class GatewayServer:
             "OPENAI_API_KEY": episode.key,
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": episode.key,
+            "ANTHROPIC_AUTH_TOKEN": episode.key,  # the user's own would be shown in its place
             "AGENTPEFT_ENV_URL": f"{self.url}/env",
         }
 
@@ -100,6 +101,8 @@ class GatewayServer:
         body = bytearray()
         async for block in request.stream():  # to its end, or the client would never read why
             body += block[: _MAX_BODY_BYTES + 1 - len(body)]
+            if episode.stopped.done():
+                raise Refused(409, "the episode is over")
         if len(body) > _MAX_BODY_BYTES:
             raise Refused(413, f"a request may have {_MAX_BODY_BYTES} bytes")
         try:

@@ -24,11 +24,11 @@ def write_canary(adapter: Path, folder: Path, factor: float) -> None:
     The rows of A have length 1, and entries of B are of `_STEP` times `factor`, so it changes
     outputs a little. Raises: CheckpointError if the adapter cannot be read.
     """
+    weights = read_adapter(adapter)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(adapter / ADAPTER_CONFIG, folder / ADAPTER_CONFIG)
     rng = np.random.default_rng(0)
-    weights = {}
-    for name, weight in read_adapter(adapter).items():
+    for name, weight in weights.items():
         drawn = rng.standard_normal(weight.shape).astype(np.float32)
         length = np.linalg.norm(drawn, axis=-1, keepdims=True)
         weights[name] = drawn / length if "_A" in name else drawn * np.float32(_STEP * factor)

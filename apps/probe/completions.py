@@ -85,11 +85,13 @@ def find_models(url: str, timeout_s: float) -> dict[str, str]:
 def ask(url: str, timeout_s: float, body: Mapping[str, object] | None = None) -> Any:
     """Returns the JSON that a URL answers, or the text; a `body` is posted.
 
-    Raises: SettingsError where it is no URL; EngineError where nothing answers; CannotTellError
-    where that refuses.
+    Raises: SettingsError where it is no URL, or the key is none; EngineError where nothing answers;
+    CannotTellError where that refuses.
     """
-    key = os.environ.get(KEY_VARIABLE)
-    headers = {b"Authorization": f"Bearer {key}".encode()} if key else {}
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not (key.isascii() and key.isprintable()):
+        raise SettingsError(f"{KEY_VARIABLE} has characters that no key has")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     method = "GET" if body is None else "POST"
     try:
         answer = httpx.request(method, url, json=body, headers=headers, timeout=timeout_s)

@@ -10,13 +10,7 @@ import numpy as np
 from agentpeft.apps.probe import canary as canaries
 from agentpeft.apps.probe.completions import CannotTellError, Completions, find_models
 from agentpeft.apps.probe.references import References
-from agentpeft.apps.probe.verdict import (
-    Judgement,
-    Served,
-    distance,
-    find_unseen,
-    judge,
-)
+from agentpeft.apps.probe.verdict import Judgement, Served, distance, find_unseen, judge
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.probe import choose_limit
 from agentpeft.policies.messages import Floats
@@ -45,12 +39,14 @@ def probe_canary(
     """
     if folder.exists() and any(folder.iterdir()):
         raise SettingsError(f"--canary {folder}: expected a new or empty folder")
+    canaries.write_canary(adapter, folder, 1.0)
+    references = References(folder, base)
     for factor in canaries.FACTORS:
-        canaries.write_canary(adapter, folder, factor)
-        references = References(folder, base)
+        references.enlarge(factor)
         limit = choose_limit(references.say(), in_bfloat16=True)
         if not find_unseen(references.say, references.modules, limit):
             break
+    canaries.write_canary(adapter, folder, factor)
     with canaries.served_canary(url, folder, timeout_s):
         endpoint = Completions(url, canaries.NAME, timeout_s)
         return probe_adapter(endpoint, references, find_models(url, timeout_s))

@@ -39,11 +39,7 @@ class References:
         encoded = (loaded.tokenizer(text)["input_ids"] for text in TEXTS)
         self.sequences: tuple[Ids, ...] = tuple(np.array(ids[:limit]) for ids in encoded)
         self.model = open_adapter(loaded, adapter, is_trusted=base is not None)
-        self.layers: dict[str, LoraLayer] = {
-            name: layer
-            for name, layer in self.model.named_modules()
-            if isinstance(layer, LoraLayer)
-        }
+        self.layers = {n: m for n, m in self.model.named_modules() if isinstance(m, LoraLayer)}
         if not self.layers:
             raise SettingsError(f"the adapter {adapter} has no LoRA layer")
         first = next(iter(self.layers.values()))
@@ -67,6 +63,12 @@ class References:
             for name, layer in self.layers.items():
                 layer.scaling[TRAINED] = before[name]
 
+    def enlarge(self, factor: float) -> None:
+        """Sets how much larger the adapter's change is from now on than its settings say."""
+        for layer in self.layers.values():
+            layer.set_scale(TRAINED, factor)
+        self.say.cache_clear()
+
     def _score(self) -> Floats:
         return np.concatenate(score_sequences(self.model, self._network.vocab_size, self.sequences))
 
@@ -89,5 +91,4 @@ class References:
 
 def _kind(name: str) -> str:
     """Returns the kind of a layer: `model.layers.0.self_attn.q_proj` is a `q_proj`."""
-    words = [word for word in name.split(".") if not word.isdecimal() and word != "base_layer"]
-    return words[-1]
+    return [word for word in name.split(".") if not word.isdecimal() and word != "base_layer"][-1]

@@ -11,12 +11,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from agentpeft.policies.delivery.probe import (
-    MIN_CANARY,
-    can_be_told,
-    choose_limit,
-    compute_share,
-)
+from agentpeft.policies.delivery.probe import MIN_CANARY, can_be_told, choose_limit, compute_share
 from agentpeft.policies.messages import Floats
 
 NOISE_FACTOR = 3.0
@@ -87,7 +82,7 @@ def judge(
     if not can_be_told(adapter - base, limit):
         if min(own, to_base) > limit:
             return Judgement(Served.NO, other, figures)
-        reason = f"the adapter changes {effect:.2g} nats a token, and rounding may {limit:.2g}"
+        reason = f"the adapter changes {effect:.2g} nats a token, rounding {limit:.2g}"
         return Judgement(Served.UNKNOWN, f"{reason}: train it further, or use --canary", figures)
     canary = figures["canary"] = compute_share(given - base, adapter - base)
     ignored = find_ignored(given, say, modules)

@@ -550,8 +550,10 @@ def test_a_server_of_the_pool_that_is_gone_is_the_world_s_fault(sample):
         played.append(program)
         return 503 if len(played) == 1 else program.task.split()[1]
 
-    _, report = sample(play, script=say_turn, size=1)
+    start_s = time.monotonic()
+    _, report = sample(play, script=say_turn, size=1, timeout_s=1)
     assert report.counts.num_faults == 1 and outcomes(report) == [Outcome.SUCCESS]
+    assert time.monotonic() - start_s > 2  # it was left alone before it was asked again
     _, report = sample(lambda program: 500, script=say_turn, size=1)
     assert outcomes(report) == [Outcome.INVALID_ACTION]
 
@@ -591,6 +593,12 @@ def test_wrong_agents_are_refused_in_a_line(small_base, agent, message):
     settings = make_settings(**agent)
     with pytest.raises(SettingsError, match=message):
         make_agent(settings, ChatFormat(small_base.tokenizer))
+
+
+def test_the_command_is_told_a_program_or_servers(capsys):
+    for words in ([], ["--command", "sh", "--url", "http://localhost:9/play"]):
+        assert main(["gateway", "arithmetic_add", *words]) == 2
+        assert "name the program" in capsys.readouterr().err
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "agents"

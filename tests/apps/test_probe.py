@@ -264,6 +264,10 @@ def test_a_key_is_sent_and_its_lack_is_said(folder, adapted, probe, monkeypatch)
     assert status == 1 and "401" in said and "OPENAI_API_KEY" in said
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert probe(locked)[0] == 0
+    for key in ("secret\r", "ключ"):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        status, said = probe(locked)
+        assert status == 2 and key not in said and "OPENAI_API_KEY has characters" in said
 
 
 def test_servers_that_do_not_answer_end_the_command(folder, capsys):
