@@ -77,7 +77,7 @@ class EndpointTeacher:
             )
         return Scores(np.array(sampled, np.float32))
 
-    def _ask(self, ids: list[int]) -> list[float | None]:
+    def _ask(self, ids: list[int]) -> Sequence[float | None]:
         """Returns the log-probabilities of all tokens, the first of which has none."""
         try:
             answer = self._client.completions.create(
