@@ -1,5 +1,6 @@
 """A canary: an adapter of the same shape whose effect is large enough to be told from rounding."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from agentpeft.policies.models.lora.read_adapter import read_adapter
 
 NAME = "agentpeft-canary"
 _STEP = 0.02
+_PLAIN = re.compile(r"\.lora_(embedding_)?[AB]\b")
 FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 """By how much its change is made larger, until each kind of modules can be told."""
 
@@ -21,15 +23,15 @@ FACTORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 def write_canary(adapter: Path, folder: Path, factor: float) -> None:
     """Writes an adapter with the settings and shapes of another, and random weights.
 
-    The rows of A have length 1, and entries of B are of `_STEP` times `factor`, so it changes
-    outputs a little. Raises: CheckpointError if the adapter cannot be read.
+    The rows of A have length 1, entries of B are of `_STEP` times `factor`; other tensors stay.
+    Raises: CheckpointError if the adapter cannot be read.
     """
     weights = read_adapter(adapter)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(adapter / ADAPTER_CONFIG, folder / ADAPTER_CONFIG)
     rng = np.random.default_rng(0)
-    for name, weight in weights.items():
-        drawn = rng.standard_normal(weight.shape).astype(np.float32)
+    for name in filter(_PLAIN.search, weights):
+        drawn = rng.standard_normal(weights[name].shape).astype(np.float32)
         length = np.linalg.norm(drawn, axis=-1, keepdims=True)
         weights[name] = drawn / length if "_A" in name else drawn * np.float32(_STEP * factor)
     save_file(weights, folder / ADAPTER_WEIGHTS)

@@ -15,7 +15,6 @@ from agentpeft.policies.messages import Floats, Ids
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 _NUMBERED = re.compile(r"token_id:([0-9]{1,9})")
-_MOST = 1e6
 
 
 class CannotTellError(EngineError):
@@ -56,7 +55,7 @@ class Completions:
 
     def _to_numbers(self, values: list[Any]) -> Floats:
         """Raises: CannotTellError where one is no finite number."""
-        if not all(isinstance(value, float | int) and abs(value) < _MOST for value in values):
+        if not all(isinstance(value, float | int) and abs(value) < 1e6 for value in values):
             raise CannotTellError(f"model {self.model!r} gives log-probabilities that are none")
         return np.array(values, np.float32)
 

@@ -32,8 +32,7 @@ class References:
     def __init__(self, adapter: Path, base: str | None = None) -> None:
         """Raises: SettingsError or CheckpointError if adapter or base cannot be loaded."""
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        settings = Settings(model={"name": base or str(adapter)})
-        loaded = load_base(settings)
+        loaded = load_base(Settings(model={"name": base or str(adapter)}))
         self._network = loaded.model.config.get_text_config()
         limit = min(_MAX_SEQUENCE_TOKENS, self._network.max_position_embeddings - 8)
         encoded = (loaded.tokenizer(text)["input_ids"] for text in TEXTS)

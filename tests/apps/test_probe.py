@@ -12,7 +12,9 @@ from peft.tuners.lora import LoraLayer
 from qwen_model import save_qwen
 from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from agentpeft.apps.probe.canary import write_canary
 from agentpeft.apps.probe.probe import main
+from agentpeft.apps.probe.references import References
 from agentpeft.apps.probe.verdict import Served, judge
 
 TARGETS = ["q_proj", "v_proj", "up_proj", "down_proj"]
@@ -216,6 +218,18 @@ def test_a_canary_tells_what_a_fresh_adapter_cannot(folder, adapted, probe):
     status, said = probe(endpoint, "--canary", str(folder / "canary"), adapter="fresh")
     assert status == 0 and said["modules_too_small_to_tell"] == [], said
     assert list(endpoint.models) == ["base", "lora"]  # the server has forgotten it
+
+
+def test_a_larger_canary_is_the_same_with_a_larger_change(folder, tmp_path):
+    base = str(folder / "base")
+    config = LoraConfig(r=2, target_modules=["q_proj", "up_proj"], use_dora=True)
+    get_peft_model(load_base(base), config).save_pretrained(tmp_path / "dora")
+    for name, factor in (("one", 1.0), ("five", 5.0)):
+        write_canary(tmp_path / "dora", tmp_path / name, factor)
+    enlarged, larger = References(tmp_path / "one", base), References(tmp_path / "five", base)
+    assert not np.allclose(enlarged.say(), larger.say(), atol=1e-4)
+    enlarged.enlarge(5.0)
+    assert np.allclose(enlarged.say(), larger.say(), atol=1e-5)
 
 
 @pytest.mark.parametrize(

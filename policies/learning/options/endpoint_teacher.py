@@ -93,11 +93,11 @@ class EndpointTeacher:
             if told is None:
                 raise TrainingError(f"training.teacher {self._url!r} answered no log-probabilities")
             logprobs = [v if v is None else float(v) for v in told.token_logprobs or ()]
-            tokens = [t for t in told.tokens or () if t.startswith(_ID_PREFIX)]
+            # Some servers say the tokens' texts in place of their ids
+            ids_said = (t for t in told.tokens or () if t.startswith(_ID_PREFIX))
+            read = [token.removeprefix(_ID_PREFIX) for token in ids_said]
         except _ODD as error:
             raise TrainingError(f"training.teacher {self._url!r}: {error}") from None
-        # Some servers say the tokens' texts in place of their ids
-        read = [token.removeprefix(_ID_PREFIX) for token in tokens]
         if read and read != [str(token) for token in ids]:
             raise TrainingError(
                 f"training.teacher {self._url!r} has read other tokens than it was sent"
