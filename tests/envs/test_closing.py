@@ -9,7 +9,7 @@ import time
 import gymnasium
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
-from process_parts import children_of, wait_until
+from process_parts import children_of, read_processes, wait_until
 from toy_env import EchoEnv
 
 from agentpeft.envs import TextVectorEnv
@@ -30,6 +30,8 @@ ON_SQLITE = {
     "sqlite, an aggregate": f"{ROWS} SELECT MAX(CONCAT(n, 'x')) FROM t",
     "sqlite, a sort": f"{ROWS} SELECT CONCAT('x', n % 97) AS x FROM t ORDER BY x LIMIT 1",
 }
+OWN = {"statement_timeout_s": 6.0}
+"""Limits that no other test has: environments of the same limits share processes."""
 KINDS = ("arithmetic", "gsm8k", *ON_SQLITE, "mysql", "docker database", "bubblewrap", "docker")
 
 
@@ -44,12 +46,12 @@ def settings(request):
         case "gsm8k":
             return "AgentPEFT/GSM8K-v0", {}, "#### 0"
         case kind if kind in ON_SQLITE:
-            return "AgentPEFT/DBBench-v0", {}, operation_action(ON_SQLITE[kind])
+            return "AgentPEFT/DBBench-v0", OWN, operation_action(ON_SQLITE[kind])
         case "mysql":
-            return "AgentPEFT/DBBench-v0", {"database": value("mysql_url")}, slow_sql
+            return "AgentPEFT/DBBench-v0", {"database": value("mysql_url"), **OWN}, slow_sql
         case "docker database":
             url = f"docker://{value('docker_image')}"
-            return "AgentPEFT/DBBench-v0", {"database": url}, slow_sql
+            return "AgentPEFT/DBBench-v0", {"database": url, **OWN}, slow_sql
     value("docker_sandbox_works" if request.param == "docker" else "any_sandbox")
     return "AgentPEFT/OSInteraction-v0", {"sandbox": request.param}, command_action("sleep 0.4")
 
@@ -62,7 +64,12 @@ def env(settings):
 
 
 def test_a_closed_environment_answers_nothing_and_leaves_nothing(env, settings):
-    before = children_of(os.getpid())
+    before = {*children_of(os.getpid())}
+
+    def left():
+        own = {*children_of(os.getpid())} - before
+        return [each for each in read_processes("cmdline") if each[0] in own]
+
     env.reset(seed=0)
     env.step(settings[2])
     task = env.unwrapped.task
@@ -73,8 +80,8 @@ def test_a_closed_environment_answers_nothing_and_leaves_nothing(env, settings):
             call()
     env.close()
     if settings[1].get("sandbox") != "docker":  # its pool's containers have a process of their own
-        # Another test's pool may start, and end, a process in the meantime
-        assert wait_until(lambda: {*children_of(os.getpid())} <= {*before}, 10)
+        wait_until(lambda: not left(), 10)  # another test's may start, and end, in the meantime
+        assert left() == []
 
 
 def test_threads_are_for_steps_that_wait_outside(env, settings):

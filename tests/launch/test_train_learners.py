@@ -69,7 +69,7 @@ def test_a_run_with_a_sharded_base_learns_what_one_without_does_and_resumes(conf
     (parts,) = (tmp_path / "outputs" / "sharded").iterdir()
     one, other = (load(learnt(run)[0]) for run in (whole, parts))
     assert one.keys() == other.keys()
-    assert max(np.abs(one[name] - other[name]).max() for name in one) <= 1e-6
+    assert max(np.abs(one[name] - other[name]).max() for name in one) <= 1e-5  # see `ROUNDING`
     losses = [[loss for loss in learnt(run)[1] if loss is not None] for run in (whole, parts)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4, abs=1e-6)
     assert len(set(losses[1])) >= 3
