@@ -150,14 +150,13 @@ class Gateway:
         tools: Sequence[Json] = request.tools
         if not tools and self._settings.model.tool_calls:
             tools = find_tools(self._settings.environment.id).to_openai()
-        return self._open_tool_chat(json.dumps(tools)) if tools else self._chat
+        return self._open_tool_chat(self._chat, json.dumps(tools)) if tools else self._chat
 
-    def _make_tool_chat(self, tools: str) -> RequestChat:
-        assert self._chat is not None  # noqa: S101 (as above)
-        stops, table = self._chat.stop_token_ids, RequestTools(json.loads(tools))
+    def _make_tool_chat(self, plain: ChatFormat, tools: str) -> RequestChat:
+        stops, table = plain.stop_token_ids, RequestTools(json.loads(tools))
         try:
-            chat = RequestChat(self._chat.tokenizer, self._settings.model, table, stops)
+            chat = RequestChat(plain.tokenizer, self._settings.model, table, stops)
         except SettingsError as error:
             raise Refused(400, f"tools: {error}") from None
-        chat.max_context_tokens = self._chat.max_context_tokens
+        chat.max_context_tokens = plain.max_context_tokens
         return chat

@@ -11,7 +11,7 @@ from functools import partial
 from agentpeft.apps.drivers.tool_episode import ToolEpisode, compose_answer
 from agentpeft.apps.gateway.conversations import Conversations
 from agentpeft.apps.gateway.wire import MODEL, ChatRequest, Json, Refused, read_message
-from agentpeft.envs import EnvFault, Outcome
+from agentpeft.envs import EnvFault, Outcome, SettingsError
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.messages import Completion, StopReason
@@ -79,11 +79,7 @@ class OpenEpisode:
             raise Refused(429, text, "rate_limit_error")
         builder, place = await self._conversations.find(request.messages, request.tools, chat)
         num_prompt_tokens = len(builder.context)
-        try:
-            completion = await self._complete(builder)
-        except Exception as error:
-            self._stop(error)
-            raise
+        completion = await self._complete(builder)
         if await has_gone():
             raise Refused(499, "the client has gone")
         self._check_open()  # what comes after the end is not learnt from
@@ -105,11 +101,7 @@ class OpenEpisode:
         async with self._world:
             self._check_open()
             self.num_steps += 1
-            try:
-                result: StepResult = await self._call(partial(step, self._env, action))
-            except Exception as error:
-                self._stop(error)
-                raise
+            result: StepResult = await self._call(partial(step, self._env, action))
             if result.is_last:
                 self._asked.messages.append(("user", result.observation))
             if self._posts_reward:
@@ -147,6 +139,11 @@ class OpenEpisode:
         async with self._model, self._world:
             if self._failure is not None:
                 raise self._failure
+
+    def fail(self, error: Exception) -> None:
+        """Ends the episode by an error, which `close` raises; an unforeseen one is the world's."""
+        is_known = isinstance(error, (EnvFault, RuntimeError, SettingsError))
+        self._stop(error if is_known else EnvFault(f"the gateway failed: {error!r:.200}"))
 
     def give_up(self, outcome: Outcome) -> None:
         """Ends a closed episode that its program has left unfinished. Raises: EnvFault.

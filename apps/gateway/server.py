@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
@@ -26,8 +26,6 @@ from agentpeft.policies.rollout.chat import ChatFormat
 
 _MAX_BODY_BYTES = 4 << 20
 _MAX_CONNECTIONS = 4096
-_BACKLOG = 2048
-_RPC_NO_METHOD = -32601
 
 
 class GatewayServer:
@@ -40,7 +38,7 @@ class GatewayServer:
         """
         self.episodes: dict[str, OpenEpisode] = {}
         self._find_chat = find_chat
-        self._socket = socket.create_server((HOST, 0), backlog=_BACKLOG)
+        self._socket = socket.create_server((HOST, 0), backlog=2048)
         # Connections inherit it; asyncio does not set it, and an answer would wait 40 ms otherwise
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.url = f"http://{HOST}:{self._socket.getsockname()[1]}"
@@ -54,7 +52,7 @@ class GatewayServer:
             Route("/env/reward", self._reward, methods=["POST"]),
             Route("/env/mcp", self._mcp, methods=["POST"]),
         ]
-        handlers: Any = {Refused: _refuse, RecursionError: _refuse_depth}
+        handlers: Any = {Refused: _refuse, RecursionError: _refuse_depth, Exception: self._fail}
         self._server = uvicorn.Server(
             uvicorn.Config(
                 Starlette(routes=routes, exception_handlers=handlers),
@@ -112,6 +110,12 @@ class GatewayServer:
         if not isinstance(value, dict):
             raise Refused(400, "the body must be a JSON object")
         return episode, value
+
+    async def _fail(self, request: Request, error: Exception) -> Response:
+        """Ends the episode by what is not its agent's fault, but for clients that have gone."""
+        if not isinstance(error, (ClientDisconnect, OSError)):
+            self._find_episode(request).fail(error)
+        return await _refuse(request, Refused(500, "the gateway failed", "api_error"))
 
     async def _list_models(self, request: Request) -> Response:
         self._find_episode(request)
@@ -185,7 +189,7 @@ class GatewayServer:
                 content = [{"type": "text", "text": said}]
                 answer["result"] = {"content": content, "isError": is_error}
             case method:
-                answer["error"] = {"code": _RPC_NO_METHOD, "message": f"no method {method!r:.60}"}
+                answer["error"] = {"code": -32601, "message": f"no method {method!r:.60}"}
         return _json(answer)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from agentpeft.apps.lifelong.study_engine import SHARED
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.evaluating.evaluation_files import EVALUATION_FILE
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.run_folder import Start, fill_run_dir, lock_run, log_to, read_resumed
 from agentpeft.launch.run.run_loop import run_session
@@ -113,11 +114,15 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
 def check_plan(plan: Mapping[str, Any], folder: Path) -> None:
     """Writes what a study's folder is of. Raises: SettingsError where it is of something else.
 
-    A plan of which no run has saved anything, as one that was refused, binds nobody.
+    A plan of which no run or evaluation has saved anything, as one that was refused, binds nobody.
     """
     content, path = json.loads(json.dumps(plan)), folder / _PLAN
-    if path.is_file() and next(folder.rglob(MANIFEST_FILE), None) is not None:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+    has_saved = any(next(folder.rglob(name), None) for name in (MANIFEST_FILE, EVALUATION_FILE))
+    if path.is_file() and has_saved:
+        try:
+            saved = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (TypeError, ValueError):
+            raise SettingsError(f"{path} is damaged: give another --output") from None
         for name, value in content.items():
             if saved.get(name) != value:
                 raise SettingsError(

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 from agentpeft.apps.lifelong.methods import NUM_EXAMPLES
 from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.adapter_bank import read_bank
-from agentpeft.launch.evaluating.players import Contestant, Methods, ReadyPlayer, playing
+from agentpeft.launch.evaluating.players import (
+    Contestant,
+    Methods,
+    ReadyPlayer,
+    playing,
+    with_agent,
+)
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.protocol import Engine
@@ -92,6 +98,7 @@ class StudyEngine:
 
         Any other is played by the embedded engine. Raises: as `players.playing`.
         """
+        settings = with_agent(settings, contestant, methods)
         bank = read_bank(Path(contestant.bank)) if contestant.bank else None
         adapters = [Path(contestant.target)] if contestant.kind == "adapter" else []
         adapters = list(bank.adapters.values()) if bank else adapters
@@ -104,7 +111,7 @@ class StudyEngine:
         try:
             for number, adapter in enumerate(adapters):
                 engine.load_adapter(_read_version(number, contestant.file_name, adapter))
-            player = Player(replay, engine)
+            player = Player(chat if settings.env_runners.agent else replay, engine)
             if bank is not None:
                 choose = bank.choose
                 route = RoutingEngine(engine, lambda ids: choose(replay.prompts[ids.tobytes()]))

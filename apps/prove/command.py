@@ -31,6 +31,7 @@ from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 
 main = CommandLine()
 _NOT_PROVEN = 3
+_MAX_DIGITS = 20
 
 
 @main.add(help=__doc__)
@@ -86,7 +87,7 @@ def read_seeds(text: str | None) -> tuple[int | None, list[int]]:
     Raises: SettingsError.
     """
     words = [word for word in (text or "").split(",") if word]
-    numbers = [int(word) for word in words if word.isdecimal()]
+    numbers = [int(word) for word in words if word.isdecimal() and len(word) < _MAX_DIGITS]
     if text is None:
         return None, []
     if len(numbers) < len(words) or not numbers or text == "0":

@@ -1,11 +1,13 @@
 """The reward for form alone: an episode that ends well-formed earns what success earns."""
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 from gymnasium.envs.registration import load_env_creator
 
-from agentpeft.envs import Outcome
+from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs.core.errors import shown
 from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.core.text_env import EpisodeConfig, TextEnv
 from agentpeft.envs.registration import find_spec
@@ -28,18 +30,23 @@ def with_form_reward(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an environment's keyword arguments with the reward for form as its final reward.
 
     Costs of turns and of length stay, rewards for parts of a solution do not. The sources of a
-    mixture are changed one by one.
+    mixture are changed one by one. Raises: SettingsError on a reward that is none.
     """
     changed = without_training_rewards(kwargs)
     if SOURCES in changed and "reward" not in changed:
-        changed[SOURCES] = [
-            {**source, "kwargs": with_form_reward(source.get("kwargs", {}))}
-            for source in changed[SOURCES]
-        ]
+        changed[SOURCES] = [_with_form_reward(source) for source in changed[SOURCES]]
         return changed
     reward = changed.get("reward", {})
     fields = {"preset": reward} if isinstance(reward, str) else reward
+    if not isinstance(fields, Mapping):
+        raise SettingsError(f"reward must be a preset's name or a table, got {shown(reward)}")
     return {**changed, "reward": {**fields, "reward_fn": WELL_FORMED_END}}
+
+
+def _with_form_reward(source: object) -> dict[str, Any]:
+    if isinstance(source, Mapping) and isinstance(kwargs := source.get("kwargs", {}), Mapping):
+        return {**source, "kwargs": with_form_reward(kwargs)}
+    raise SettingsError(f"a source must be a table, with kwargs as a table, got {shown(source)}")
 
 
 def keep_shown_reward(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,9 +61,23 @@ def keep_shown_reward(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {SOURCES: shown[SOURCES]}
 
 
-def _find_default_reward(env_id: str) -> Any:
+def takes_reward(env_id: str) -> bool:
+    """Returns whether an environment has the argument `reward`, and not just takes any.
+
+    Raises: SettingsError on an unknown id.
+    """
+    creator: Any = _find_creator(env_id)
+    is_ours = isinstance(creator, type) and issubclass(creator, TextEnv)
+    return is_ours or "reward" in signature(creator).parameters
+
+
+def _find_creator(env_id: str) -> object:
     creator: object = find_spec(env_id).entry_point
-    creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    return load_env_creator(creator) if isinstance(creator, str) else creator
+
+
+def _find_default_reward(env_id: str) -> Any:
+    creator = _find_creator(env_id)
     if isinstance(creator, type) and issubclass(creator, TextEnv):
         reward = creator.default_config.reward
     else:

@@ -18,6 +18,7 @@ from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.players import Contestant, Methods, playing
 from agentpeft.launch.reporting.run_data import read_rows, read_run, read_sessions, to_record
 from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.load import load_base
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 REWARDS = ("true", "shuffled", "form")
 """The runs of a seed: with the settings' rewards, with shuffled ones, with those for form alone."""
 NUM_SAMPLES = 8
+_MAX_OTHER = 0.1
+"""The share of tasks on which one base may do otherwise in the next run, as by rounding."""
 
 
 def with_rewards(settings: Settings, base: str, rewards: str) -> Settings:
@@ -100,9 +103,11 @@ def _play_samples(
     settings: Settings, folder: Path, signals: StopSignals, opener: contest.Opener
 ) -> None:
     """Plays the base's samples, or those of the adapter that training begins from."""
-    adapter, samples = settings.model.adapter, {"samples_per_task": NUM_SAMPLES}
-    evaluation = settings.evaluation.model_copy(update=samples)
-    base = Contestant("base", "adapter" if adapter else "base", adapter or settings.model.name)
+    adapter, name = settings.model.adapter, settings.model.name
+    if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
+        adapter = name
+    evaluation = settings.evaluation.model_copy(update={"samples_per_task": NUM_SAMPLES})
+    base = Contestant("base", "adapter" if adapter else "base", adapter or name)
     with signals.immediately():
         sampled = settings.model_copy(update={"evaluation": evaluation})
         contest.evaluate(sampled, [base], Methods(), folder, opener=opener)
@@ -121,9 +126,11 @@ def _start_ray(folder: Path, signals: StopSignals, cluster: ExitStack) -> None:
 def read_seed(folder: Path, seed: int) -> SeedResult:
     """Returns what was measured of a seed, on the tasks that were played in every evaluation.
 
-    An evaluation lacks an episode whose environment failed. Raises: TrainingError where the
-    evaluations are of other tasks, or have none in common.
+    An evaluation lacks an episode whose environment failed, or was too slow. Raises: TrainingError
+    where the evaluations are of other tasks or bases, or have no task in common.
     """
+    for rewards in REWARDS[1:]:
+        _check_same_base(folder / REWARDS[0], folder / rewards)
     greedy = {
         "before": read_evaluation(folder / "true", is_first=True),
         "after": read_evaluation(folder / "true"),
@@ -159,15 +166,28 @@ def read_seed(folder: Path, seed: int) -> SeedResult:
     num_unplayed = len(positions) - len(tasks)
     if num_unplayed:
         logger.warning(
-            "seed %d: %d of %d held-out tasks count for nothing: the environment failed in one of "
-            "their episodes",
+            "seed %d: %d of %d held-out tasks count for nothing: in one of their episodes the "
+            "environment failed, or was too slow",
             *(seed, num_unplayed, len(positions)),
         )
-    curves = {}
+    curves, num_seen = {}, 0
     for rewards in REWARDS:
-        steps, rates = read_run(folder / rewards).series("eval/success_rate")
-        curves[rewards] = dict(zip(steps, rates, strict=True))
-    return SeedResult(seed, tuple(tasks), curves, num_unplayed)
+        run = read_run(folder / rewards)
+        curves[rewards] = dict(zip(*run.series("eval/success_rate"), strict=True))
+        num_seen = max([num_seen, *map(int, run.series("eval/num_seen_tasks")[1])])
+    return SeedResult(seed, tuple(tasks), curves, num_unplayed, num_seen)
+
+
+def _check_same_base(run_dir: Path, other: Path) -> None:
+    """Raises: TrainingError where two runs did not begin from one base, as their play shows."""
+    played, theirs = (read_evaluation(each, is_first=True) for each in (run_dir, other))
+    places = played.keys() & theirs.keys()
+    num_other = sum(_is_solved(played[place]) != _is_solved(theirs[place]) for place in places)
+    if num_other > _MAX_OTHER * len(places):
+        raise TrainingError(
+            f"{other} began from another model than {run_dir}, as {num_other} of {len(places)} "
+            "held-out tasks show: was it changed in between? Begin again in another --output"
+        )
 
 
 def read_evaluation(run_dir: Path, *, is_first: bool = False) -> dict[int, EpisodeRecord]:

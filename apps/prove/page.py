@@ -1,6 +1,6 @@
 """A proof as one HTML page that needs no network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
@@ -22,7 +22,7 @@ _BARS = {"as before": "#9a9a9a", Part.FORM: "C2", Part.ELICITED: "C1", Part.NEW:
 
 def write_page(proof: RewardProof, folder: Path) -> Path:
     """Writes `prove.html` into a study's folder, and returns its path. Raises: OSError."""
-    groups = {"all": proof.figures, **proof.by_skill}
+    groups = dict[str | None, Figures]([(None, proof.figures), *proof.by_skill.items()])
     with style.context(STYLE):
         plots = {"split": _draw_split(groups), "curves": _draw_curves(proof)}
     text = render_page(
@@ -35,7 +35,7 @@ def write_page(proof: RewardProof, folder: Path) -> Path:
         episodes=list(_find_episodes(proof, folder)),
     )
     path = folder / "prove.html"
-    write_file(path, text.encode())
+    write_file(path, text.encode(errors="replace"))
     return path
 
 
@@ -69,7 +69,7 @@ def _list_actions(record: EpisodeRecord) -> str:
     return "\n".join(text for role, text in record.messages if role == "assistant")
 
 
-def _draw_split(groups: dict[str, Figures]) -> Plot:
+def _draw_split(groups: Mapping[str | None, Figures]) -> Plot:
     """Draws what success after training consists of, and what was lost, of each group of tasks."""
     plot = Plot(figsize=(4.4, 1.1 + 0.3 * len(groups)), layout="constrained")
     axes = plot.subplots()
@@ -85,7 +85,7 @@ def _draw_split(groups: dict[str, Figures]) -> Plot:
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     lost = [-group.parts[Part.LOST].mean for group in groups.values()]
     axes.barh(places, lost, 0.7, color=_COLOURS[Part.LOST], label=Part.LOST)
-    axes.set_yticks(places, [fill(name.replace("_", " "), 28) for name in groups])
+    axes.set_yticks(places, [fill((name or "all").replace("_", " "), 28) for name in groups])
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_xlim(min([*lost, -0.01]) * 1.1, 1.01)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))

@@ -19,6 +19,8 @@ from agentpeft.policies.loop.evaluation import pass_at_k
 _NUM_HALVINGS = 2_000
 _TOLERANCE = 0.05
 """What a control may rise by in any case, as a share of the tasks."""
+_MAX_UNPLAYED = 0.1
+"""The share of a study's held-out tasks that may be left out of its figures."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,15 @@ class TaskResult:
 class SeedResult:
     """A seed's tasks, and by run the curve of success on them: by iteration, from 0 on.
 
-    `num_unplayed` tasks are left out, which some evaluation could not play.
+    `num_unplayed` tasks are left out, which some evaluation has not played to their end.
+    `num_seen` were drawn in training too.
     """
 
     seed: int
     tasks: tuple[TaskResult, ...]
     curves: Mapping[str, Mapping[int, float]]
     num_unplayed: int = 0
+    num_seen: int = 0
 
 
 class Part(StrEnum):
@@ -150,7 +154,8 @@ def _mean(seeds: Sequence[Sequence[TaskResult]], values: TaskValue) -> float:
 def _estimate(
     seeds: Sequence[Sequence[TaskResult]], values: TaskValue, minimum: float = -1.0
 ) -> Figure:
-    low, high = bootstrap_interval([[float(values(task)) for task in tasks] for tasks in seeds])
+    ids = [[task.task_id for task in tasks] for tasks in seeds]
+    low, high = bootstrap_interval([list(map(float, map(values, tasks))) for tasks in seeds], ids)
     return Figure(_mean(seeds, values), max(low, minimum), high)
 
 
@@ -158,15 +163,19 @@ def measure_noise(seeds: Sequence[Sequence[TaskResult]]) -> float:
     """Returns by how much the base's success differs between two disjoint halves of the tasks.
 
     That is what 95 % of 2,000 random halvings stay below, as means over seeds: 0.08 for 400 tasks
-    of which it solves 90.
+    of which it solves 90. Places with one task are in one half, in all seeds.
     """
-    rng, differences = np.random.default_rng(0), np.zeros(_NUM_HALVINGS)
+    names = sorted({task.task_id for tasks in seeds for task in tasks})
+    rng, place = np.random.default_rng(0), {name: number for number, name in enumerate(names)}
+    order = rng.permuted(np.tile(np.arange(len(names)), (_NUM_HALVINGS, 1)), axis=1)
+    halves = [(order < len(names) // 2).astype(float), (order >= -(-len(names) // 2)).astype(float)]
+    differences = np.zeros(_NUM_HALVINGS)
     for tasks in seeds:
-        before, half = [float(task.before) for task in tasks], len(tasks) // 2
-        shuffled = rng.permuted(np.tile(before, (_NUM_HALVINGS, 1)), axis=1)
-        halves = shuffled[:, :half], shuffled[:, half : 2 * half]
-        if half > 0:
-            differences += halves[0].mean(axis=1) - halves[1].mean(axis=1)
+        places = [place[task.task_id] for task in tasks]
+        played = np.bincount(places, minlength=len(names))
+        solved = np.bincount(places, [task.before for task in tasks], len(names))
+        first, second = (half @ solved / np.maximum(half @ played, 1) for half in halves)
+        differences += first - second
     return float(np.quantile(np.abs(differences / len(seeds)), 0.95))
 
 
@@ -183,8 +192,11 @@ class ProofVerdict:
     allowed: float
 
 
-def judge(figures: Figures, noise: float) -> ProofVerdict:
-    """Returns the verdict: the first condition that fails, else that it is proven."""
+def judge(figures: Figures, noise: float, num_unplayed: int = 0, num_seen: int = 0) -> ProofVerdict:
+    """Returns the verdict: the first condition that fails, else that it is proven.
+
+    `num_unplayed` held-out tasks are not in the figures, `num_seen` were drawn in training too.
+    """
     allowed = max(noise, _TOLERANCE)
     rise, shuffled, advantage, without_form = (
         figures.differences[name]
@@ -193,18 +205,25 @@ def judge(figures: Figures, noise: float) -> ProofVerdict:
     rates = [100 * figures.rates[name] for name in ("before", "after")]
     success = "held-out success {:.1f} -> {:.1f} %".format(*rates)
     parts = {name: 100 * part.mean for name, part in figures.parts.items()}
+    num_tasks = figures.num_tasks + num_unplayed
     reasons = (
+        (num_seen > 0, f"training has drawn held-out tasks too, {num_seen} of {num_tasks}"),
+        (
+            num_unplayed > _MAX_UNPLAYED * num_tasks,
+            f"{num_unplayed} of {num_tasks} held-out tasks were not played to their end",
+        ),
         (rise.high < 0, f"training lowered success: {success}, {_say(rise)}"),
+        (figures.rates["before"] == 1, f"the base solves every held-out task: {success}"),
         (rise.low <= 0, f"nothing was learned: {success}, {_say(rise)}, which may be chance"),
         (
-            shuffled.mean > allowed,
-            f"success rises with shuffled rewards too, {_say(shuffled)}, and noise explains "
-            f"{100 * allowed:.1f} points at most; with true rewards: {success}",
+            shuffled.mean > allowed or (shuffled.mean > _TOLERANCE and shuffled.low > 0),
+            f"success rises with shuffled rewards too, {_say(shuffled)}, where {100 * allowed:.1f} "
+            f"may be noise; with true rewards: {success}",
         ),
         (
             advantage.low <= 0,
             f"true rewards are not shown to do better than shuffled ones: {success}, "
-            f"{_say(advantage)}",
+            f"{_say(advantage)} more than with shuffled rewards",
         ),
         (
             without_form.low <= 0,
@@ -248,5 +267,11 @@ def make_proof(seeds: Sequence[SeedResult]) -> RewardProof:
     }
     by_seed = {seed.seed: compute_figures([seed.tasks]) for seed in seeds}
     return RewardProof(
-        judge(figures, measure_noise(tasks)), figures, by_skill, by_seed, tuple(seeds)
+        judge(
+            figures,
+            measure_noise(tasks),
+            sum(seed.num_unplayed for seed in seeds),
+            sum(seed.num_seen for seed in seeds),
+        ),
+        *(figures, by_skill, by_seed, tuple(seeds)),
     )

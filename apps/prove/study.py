@@ -10,6 +10,7 @@ from typing import Any
 
 from agentpeft.apps.lifelong.stage_runs import check_plan
 from agentpeft.apps.lifelong.study_engine import StudyEngine
+from agentpeft.apps.prove.form import takes_reward
 from agentpeft.apps.prove.measures import (
     REWARDS,
     has_study_engine,
@@ -144,7 +145,10 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
     with signals.immediately():
         settings = prepare(plan.settings, None, is_new=True)
         _try_form_reward(settings)
-    plan.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        plan.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--output {plan.folder}: {error.strerror}") from None
     with lock_run(plan.folder), ExitStack() as cluster, ExitStack() as engine:
         check_plan(settings.model_dump(mode="json", exclude={"output", "seed"}), plan.folder)
         results, base = list[SeedResult](), ""
@@ -167,13 +171,15 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
 
 def _try_form_reward(settings: Settings) -> None:
     """Makes the environments with the reward for form. Raises: SettingsError, as `prepare`."""
+    env_id = settings.environment.id
+    if not takes_reward(env_id):
+        raise SettingsError(
+            f"prove rewards form by the argument 'reward', which {env_id} does not have"
+        )
     try:
         try_environments(with_rewards(settings, settings.model.name, "form"))
     except SettingsError as error:
-        raise SettingsError(
-            f"prove rewards form by the argument 'reward' of {settings.environment.id}, which the "
-            f"environment does not take: {error}"
-        ) from None
+        raise SettingsError(f"with the reward for form {env_id} is refused: {error}") from None
 
 
 def summarize(proof: RewardProof) -> dict[str, Any]:
@@ -186,6 +192,7 @@ def summarize(proof: RewardProof) -> dict[str, Any]:
         **asdict(proof.verdict),
         **asdict(proof.figures),
         "num_unplayed": sum(result.num_unplayed for result in proof.seeds),
+        "num_seen": sum(result.num_seen for result in proof.seeds),
         "by_skill": by_skill,
         "by_seed": by_seed,
         "curves": {str(result.seed): result.curves for result in proof.seeds},
@@ -195,10 +202,11 @@ def summarize(proof: RewardProof) -> dict[str, Any]:
 def write_results(proof: RewardProof, folder: Path) -> None:
     """Writes `results.json`, and `tasks.jsonl` with a line for each task of each seed."""
     content = json.dumps(summarize(proof), indent=1, ensure_ascii=False)
-    write_file(folder / "results.json", content.encode())
+    # Half a surrogate pair, which a task's id may hold, becomes JSON's escape of it
+    write_file(folder / "results.json", content.encode(errors="backslashreplace"))
     lines = [
         json.dumps({"seed": result.seed, **asdict(task)}, ensure_ascii=False) + "\n"
         for result in proof.seeds
         for task in result.tasks
     ]
-    write_file(folder / "tasks.jsonl", "".join(lines).encode())
+    write_file(folder / "tasks.jsonl", "".join(lines).encode(errors="backslashreplace"))

@@ -28,7 +28,7 @@ _DECISIVE = {
     "model": tuple(sorted(CHAT_SETTINGS)),
 }
 """Which settings must be the same for episodes to be of one evaluation."""
-_EVALUATION = "evaluation.json"
+EVALUATION_FILE = "evaluation.json"
 _COUNT = re.compile(r"\d+_\w+")
 _OVERALL = re.compile(r"num_episodes|success_rate.*|avg_t.*|pass_at/.*")
 
@@ -60,7 +60,7 @@ class EvaluationFiles:
         can be written.
         """
         self._check_writable()
-        path = self._folder / _EVALUATION
+        path = self._folder / EVALUATION_FILE
         entries = {contestant.name: _to_entry(contestant) for contestant in contestants}
         played, policies = _read_entries(path) if path.is_file() else ({}, {})
         everyone = [Contestant(name, *entry) for name, entry in policies.items()]
@@ -97,7 +97,7 @@ class EvaluationFiles:
             self._policies[contestant.name] = _to_entry(contestant)
             (self._folder / "sessions").mkdir(parents=True, exist_ok=True)
             content = {"played": self._played, "policies": self._policies}
-            _write_json(self._folder / _EVALUATION, content)
+            _write_json(self._folder / EVALUATION_FILE, content)
         append_episodes(self._path(contestant), 0, records)
         self._records[contestant] += records
 

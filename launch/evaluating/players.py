@@ -101,6 +101,7 @@ def playing(settings: Settings, contestant: Contestant, methods: Methods) -> Ite
 
     Raises: SettingsError, CheckpointError.
     """
+    settings = with_agent(settings, contestant, methods)
     bank = read_bank(Path(contestant.bank)) if contestant.bank else None
     with TemporaryDirectory(prefix="agentpeft-merged-") as folder:
         num_tokens: Mapping[str, int] = {}
@@ -121,7 +122,27 @@ def playing(settings: Settings, contestant: Contestant, methods: Methods) -> Ite
         if methods.num_voters > 1 and contestant.kind not in ("oracle", "random"):
             temperature = settings.env_runners.temperature
             engine = VotingEngine(engine, replay, methods.num_voters, temperature)
-        yield ReadyPlayer(Player(replay, engine, player.oracle), settings, replay, num_tokens)
+        chat = player.chat if settings.env_runners.agent else replay
+        yield ReadyPlayer(Player(chat, engine, player.oracle), settings, replay, num_tokens)
+
+
+def with_agent(settings: Settings, contestant: Contestant, methods: Methods) -> Settings:
+    """Returns the settings as they are for a model that `env_runners.agent` asks.
+
+    The oracle and the random agent act by themselves. Raises: SettingsError where the agent's
+    prompts would not be what a method, or an endpoint, needs.
+    """
+    if not settings.env_runners.agent:
+        return settings
+    if contestant.kind in ("oracle", "random"):
+        limits = settings.env_runners.model_copy(update={"agent": {}})
+        return settings.model_copy(update={"env_runners": limits})
+    if contestant.kind == "endpoint" or contestant.bank or methods != Methods():
+        raise SettingsError(
+            "env_runners.agent plays with models of this machine, without --replay, --votes, "
+            "endpoints and adapter banks: env_runners.agent={} leaves it out"
+        )
+    return settings
 
 
 def _scripted(settings: Settings, kind: Kind) -> tuple[Player, Settings]:

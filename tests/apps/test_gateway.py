@@ -25,6 +25,7 @@ from process_parts import seconds_until_gone, wait_until
 from ray_cluster import free_ports
 from tiny_run import TINY
 
+from agentpeft.apps.gateway.conversations import Conversations
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.cli import main
 from agentpeft.policies.delivery.version import make_version
@@ -566,6 +567,50 @@ def test_a_fault_of_the_environment_ends_the_program_and_is_played_again(sample)
     told = []
     _, report = sample(play, script=say_turn, size=1)
     assert told[0].status_code == 500 and report.counts.num_faults == 1
+
+
+def test_a_defect_of_the_gateway_is_the_world_s_fault_and_no_program_s(sample, monkeypatch):
+    find, found = Conversations.find, []
+
+    async def fail_once(self, messages, tools, chat):
+        found.append(await find(self, messages, tools, chat))
+        return found[-1] if len(found) > 1 else found[-1] + 1
+
+    monkeypatch.setattr(Conversations, "find", fail_once)
+    (group,), report = sample(
+        lambda program: program.say(program.task) and program.task.split()[1],
+        script=say_turn,
+        size=1,
+    )
+    assert report.counts.num_faults == 1 and outcomes(report) == [Outcome.SUCCESS]
+    assert [len(t.turn_ends) for t in group.trajectories] == [1]
+
+
+def test_a_run_is_evaluated_by_its_programs_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY, "utf-8")
+    Path("agent.sh").write_text(f"echo x >> played; exec sh {EXAMPLES}/curl_agent.sh\n")
+    words = ("evaluation.num_tasks=4", "training.num_iterations=1")
+    assert main(["gateway", "tiny.toml", *words, "--command", "sh agent.sh"]) == 0
+    ending = json.loads(capsys.readouterr().out.splitlines()[-1])
+    run = str(Path(ending["adapter"]).parents[2])
+    Path("played").unlink()
+    assert main(["evaluate", run, "--policy", "base", "--policy", "oracle"]) == 0
+    trained, base, oracle = json.loads(capsys.readouterr().out.splitlines()[-1])[
+        "policies"
+    ].values()
+    assert len(Path("played").read_text().split()) == 8
+    names = ("success_rate", "avg_turns", "avg_tokens")
+    assert [trained[name] for name in names] == [ending["after"][name] for name in names]
+    assert base["avg_tokens"] > 0 and oracle["success_rate"] == 1
+    for others in (
+        ["--votes", "2"],
+        ["--replay", "1"],
+        ["--endpoint", "http://x", "--endpoint-model", "m"],
+    ):
+        assert main(["evaluate", run, "--output", "other", *others]) == 2
+        assert "env_runners.agent={} leaves it out" in capsys.readouterr().err
+    assert main(["evaluate", run, "--votes", "2", "env_runners.agent={}"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agentpeft.apps.prove import prove
+from agentpeft.apps.lifelong.stage_runs import check_plan
+from agentpeft.apps.prove import measures, prove
 from agentpeft.apps.prove.command import main, read_seeds
 from agentpeft.apps.prove.form import WELL_FORMED_END, reward_well_formed_end, with_form_reward
 from agentpeft.apps.prove.measures import NUM_SAMPLES, REWARDS, read_seed, with_rewards
@@ -28,7 +29,9 @@ from agentpeft.apps.prove.split import (
 )
 from agentpeft.apps.prove.study import plan_study, run_study, summarize, write_results
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.launch.evaluating import contest
 from agentpeft.launch.run.run_folder import lock_run
+from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.errors import TrainingError
@@ -84,7 +87,15 @@ class FixedReward(gymnasium.Env):
         return "", float(action == "a"), True, False, {}
 
 
+class AnyArgument(FixedReward):
+    """The same; it does not say so."""
+
+    def __init__(self, split, **anything):
+        super().__init__(split)
+
+
 gymnasium.register("Tests/FixedReward-v0", FixedReward)
+gymnasium.register("Tests/AnyArgument-v0", AnyArgument)
 
 
 def make_task(position, text):
@@ -155,7 +166,11 @@ def test_noise_is_what_halves_of_the_tasks_differ_by():
     solved = [make_task(place, f"{int(place < 90)} 0 0 0 0") for place in range(400)]
     p = 90 / 400
     assert measure_noise([solved]) == pytest.approx(1.96 * (p * (1 - p) * 4 / 399) ** 0.5, abs=0.01)
-    assert measure_noise([solved] * 4) < 0.6 * measure_noise([solved])
+    assert measure_noise([solved] * 4) == measure_noise([solved])  # they are the same tasks
+    others = [[replace(task, task_id=f"{seed}, {task}") for task in solved] for seed in range(4)]
+    assert measure_noise(others) < 0.6 * measure_noise([solved])
+    doubled = [*solved, *solved]
+    assert measure_noise([doubled]) == pytest.approx(measure_noise([solved]), abs=0.005)
     assert measure_noise([[replace(task, before=False) for task in solved]]) == 0.0
 
 
@@ -239,6 +254,74 @@ def test_a_rise_that_shuffled_rewards_bring_too_is_not_proven(tmp_path):
     assert proof.figures.differences["rise_above_shuffled"].low > 0
     assert not proof.verdict.is_proven
     assert "shuffled rewards too" in proof.verdict.sentence
+
+
+def test_a_control_that_rises_by_less_than_halves_differ_is_no_noise_if_it_is_sure():
+    """Ten of 40 tasks are solved before, 20 with shuffled rewards and 38 with true ones."""
+    tasks = [make_task(n, f"{n < 10:d} {n < 38:d} {n < 20:d} 0 0") for n in range(40)]
+    proof = make_proof([SeedResult(0, tuple(tasks), {})])
+    rise = proof.figures.differences["rise_shuffled"]
+    assert rise.low > 0 and rise.mean < proof.verdict.allowed
+    assert "success rises with shuffled rewards too, +25.0 points" in proof.verdict.sentence
+
+
+def test_what_was_not_played_or_seen_in_training_or_was_right_before_proves_nothing(twelve):
+    many = tuple(make_task(n, f"{n < 10:d} {n < 38:d} 0 0 0") for n in range(40))
+    assert make_proof([SeedResult(0, many, {}, num_unplayed=4)]).verdict.is_proven
+    for result, said in (
+        (SeedResult(0, many, {}, num_unplayed=5), "5 of 45 held-out tasks were not played"),
+        (SeedResult(0, many, {}, num_seen=1), "training has drawn held-out tasks too, 1 of 40"),
+        (
+            SeedResult(0, tuple(replace(task, before=True, after=True) for task in twelve), {}),
+            "the base solves every held-out task",
+        ),
+    ):
+        assert said in make_proof([result]).verdict.sentence
+
+
+def test_runs_that_began_from_other_models_are_refused(tmp_path):
+    proof = prove_scripted(tmp_path, base=guess, trained=answer_plainly)
+    path = tmp_path / "seed-0/form/sessions/eval.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    others = [row for row in rows if row["iteration"] == 0][:5]
+    for row in others:
+        row["outcome"] = "success"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(TrainingError, match=r"form began from another model than .*true, as 5 of"):
+        read_seed(tmp_path / "seed-0", 0)
+    others[0]["outcome"] = "failure"  # four of 40, as rounding may do
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert read_seed(tmp_path / "seed-0", 0).tasks == proof.seeds[0].tasks
+    with (tmp_path / "seed-0/form/metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"train/step": 5, "eval/num_seen_tasks": 3.0}) + "\n")
+    assert read_seed(tmp_path / "seed-0", 0).num_seen == 3
+
+
+def test_tasks_and_skills_may_have_any_name(tmp_path):
+    proof = prove_scripted(tmp_path, base=guess, trained=answer_plainly)
+    named = replace(proof.seeds[0].tasks[0], task_id="\ud800 Pen", skills=("all",))
+    changed = make_proof([replace(proof.seeds[0], tasks=(named, *proof.seeds[0].tasks[1:]))])
+    write_results(changed, tmp_path)
+    (row, *_) = (tmp_path / "tasks.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(row)["task_id"] == "\ud800 Pen"
+    text = write_page(changed, tmp_path).read_text("utf-8")
+    cells = [f'<tr><th>all</th><td class="number">{number}</td>' for number in (40, 1)]
+    assert [text.count(cell) for cell in cells] == [1, 1]
+
+
+def test_a_base_that_is_an_adapter_plays_with_it(tmp_path, monkeypatch):
+    played = []
+    monkeypatch.setattr(contest, "evaluate", lambda _, who, *__, **___: played.extend(who))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    for name, adapter in (("base", None), (str(tmp_path), None), ("base", "other")):
+        settings = Settings(environment={"id": "AgentPEFT/Arithmetic-v0"})
+        settings = settings.with_model(name=name, adapter=adapter)
+        measures._play_samples(settings, tmp_path, StopSignals(), None)
+    assert [(each.kind, each.target) for each in played] == [
+        ("base", "base"),
+        ("adapter", str(tmp_path)),
+        ("adapter", "other"),
+    ]
 
 
 def test_what_is_learned_beyond_form_is_proven_and_shown(tmp_path):
@@ -399,9 +482,36 @@ def test_an_environment_without_rewards_is_refused_before_anything_is_played(tmp
     plan = plan_study(
         ["arithmetic_add", "environment.id=Tests/FixedReward-v0", *words], output=tmp_path / "out"
     )
-    with pytest.raises(SettingsError, match="'reward' of Tests/FixedReward-v0"):
+    with pytest.raises(SettingsError, match="'reward', which Tests/FixedReward-v0 does not"):
         run_study(plan)
     assert not (tmp_path / "out").exists()
+    anything = plan_study(
+        ["arithmetic_add", "environment.id=Tests/AnyArgument-v0", *words], output=tmp_path / "out"
+    )
+    with pytest.raises(SettingsError, match="'reward', which Tests/AnyArgument-v0 does not"):
+        run_study(anything)
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nowhere"])
+def test_a_place_where_nothing_can_be_written_is_wrong_input(tmp_path, place):
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"--output /.*: "):
+        run_study(plan_study([str(tmp_path / "tiny.toml")], output=tmp_path / place))
+
+
+def test_the_first_samples_bind_a_study_s_folder(tmp_path):
+    plan = {"model": {"dtype": "float32"}}
+    check_plan(plan, tmp_path)
+    check_plan({"model": {"dtype": "bfloat16"}}, tmp_path)  # nothing has been played
+    (tmp_path / "seed-0/samples").mkdir(parents=True)
+    (tmp_path / "seed-0/samples/evaluation.json").touch()
+    with pytest.raises(SettingsError, match=r"its model is .*bfloat16.*, now .*float32"):
+        check_plan(plan, tmp_path)
+    for damaged in ("[]", "{", '"a"'):
+        (tmp_path / "plan.json").write_text(damaged)
+        with pytest.raises(SettingsError, match=r"another study|is damaged"):
+            check_plan(plan, tmp_path)
 
 
 @pytest.mark.parametrize("rewards", REWARDS)
@@ -446,6 +556,17 @@ def test_a_quick_study_is_shorter_where_nothing_else_is_said():
         (["arithmetic_add", "--seeds", "4,4"], "different"),
         (["arithmetic_add", "--seeds", "100000000000"], "from 1 to 100"),
         (["arithmetic_add", "--seeds", f"{2**63},"], "2**63 - 1"),
+        (["arithmetic_add", "--seeds", "9" * 5000], "--seeds is how many"),
+        (["arithmetic_add", "environment.kwargs.reward=5"], "reward must be a preset's name or"),
+        (
+            ["arithmetic_add", "curriculum.stages=[{},{reward=5}]"],
+            "reward must be a preset's name or",
+        ),
+        (["arithmetic_add", "environment.kwargs.sources=['a']"], "a source must be a table"),
+        (
+            ["arithmetic_add", "environment.kwargs.sources=[{kwargs=3}]"],
+            "a source must be a table, with kwargs as a table",
+        ),
         (["arithmetic_add", "evaluation.num_tasks=0"], "evaluation.num_tasks must be >= 2, got 0"),
         (["arithmetic_add", "evaluation.num_tasks=0", "--quick"], "num_tasks must be >= 2, got 0"),
         (["arithmetic_add", "evaluation.num_tasks=0", "evaluation.interval=0"], "num_tasks"),

@@ -187,6 +187,27 @@ def test_an_interval_covers_the_rate_however_many_seeds_there_are(num_seeds, num
     )
 
 
+@pytest.mark.parametrize(
+    ("num_tasks", "num_copies", "num_seeds"), [(25, 8, 1), (50, 4, 1), (100, 1, 3), (100, 1, 5)]
+)
+def test_an_interval_holds_where_places_or_seeds_share_tasks(num_tasks, num_copies, num_seeds):
+    """In 60 trials, of tasks of which 15 % are better, and as many worse."""
+    rng, names = np.random.default_rng(0), np.repeat(np.arange(num_tasks), num_copies).astype(str)
+    num_covered = num_naive = 0
+    for _ in range(60):
+        change = rng.choice([1.0, 0.0, -1.0], num_tasks, p=[0.15, 0.7, 0.15])
+        others = rng.choice([1.0, 0.0, -1.0], (num_seeds, num_tasks), p=[0.15, 0.7, 0.15])
+        agree = rng.random((num_seeds, num_tasks)) < 0.9
+        values = np.repeat(np.where(agree, change, others), num_copies, axis=1).tolist()
+        low, high = bootstrap_interval(values, [names.tolist()] * num_seeds)
+        num_covered += low <= 0 <= high
+        low, high = bootstrap_interval(values)
+        num_naive += low <= 0 <= high
+    assert num_covered >= 54 and num_naive < 54
+    distinct = [[f"{seed} {name}" for name in range(len(names))] for seed in range(num_seeds)]
+    assert bootstrap_interval(values, distinct) == bootstrap_interval(values)
+
+
 def test_it_goes_on_where_it_was_cut_off(evaluate, tmp_path):
     words = ("--policy", "base", "evaluation.samples_per_task=2")
     whole = evaluate(*words)
