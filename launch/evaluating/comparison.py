@@ -1,6 +1,6 @@
 """How two policies compare on the tasks that both have played."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -70,28 +70,30 @@ def bootstrap_interval(
     seeds with replacement, and of each one's tasks, after half a task was added to each cell of the
     table of pairs (both succeed, one does, the other, neither; shared among the seeds), so that it
     holds for few tasks and where none differ. Of 50 tasks 35 better, none worse: 0.54 to 0.81.
-    `task_ids` say which values are of one task: those are drawn together, and where seeds share
-    tasks, one draw of tasks holds for all seeds (None: all are different tasks).
+    `task_ids` say which values are of one task: those are drawn together, also where several seeds
+    have them (None: all are different tasks).
     Sources: Efron & Tibshirani 1993, "An Introduction to the Bootstrap", 13; Agresti & Min 2005,
     "Simple improved confidence intervals for comparing matched proportions", its normal
     approximation for one seed; Owen 2007, "The pigeonhole bootstrap", for tasks that seeds share.
     """
     num_seeds = len(differences)
-    ids = task_ids or [list(map(str, range(len(values)))) for values in differences]
-    is_shared = task_ids is not None and len(set().union(*ids)) < sum(len(set(i)) for i in ids)
+    ids = task_ids or [[f"{s} {n}" for n in range(len(v))] for s, v in enumerate(differences)]
     sums = [_sum_by_task(*pair) for pair in zip(ids, differences, strict=True)]
-    rng = np.random.default_rng(0)
+    num_having = Counter(name for of_seed in sums for name in of_seed)
+    shared = [name for name, num in num_having.items() if num > 1]
+    is_shared = [num_having[name] > 1 for names in ids for name in names]
+    part = sum(is_shared) / max(len(is_shared), 1)
+    rng, totals = np.random.default_rng(0), np.zeros((_NUM_DRAWS, num_seeds, 2))
     num_drawn = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), _NUM_DRAWS)
-    if is_shared:
-        names = sorted(set().union(*ids))
-        tasks = np.array([[of_seed.get(name, (0, 0)) for of_seed in sums] for name in names])
-        totals = _draw_totals(rng, tasks, 2.0, np.ones(_NUM_DRAWS, int))
-    else:
-        drawn = (
-            _draw_totals(rng, np.array([[*of_seed.values()]]).swapaxes(0, 1), 2 / num_seeds, times)
-            for of_seed, times in zip(sums, num_drawn.T, strict=True)
-        )
-        totals = np.concatenate(list(drawn), axis=1)
+    if shared:  # one draw of these for all seeds
+        tasks = np.array([[of_seed.get(name, (0, 0)) for of_seed in sums] for name in shared])
+        drawn = _draw_totals(rng, tasks, 2 * part, np.ones(_NUM_DRAWS, int))
+        totals += num_drawn[..., None] * drawn
+    for seed, of_seed in enumerate(sums):
+        own = np.array([[values] for name, values in of_seed.items() if num_having[name] == 1])
+        if len(own):
+            added = 2 * (1 - part) / num_seeds
+            totals[:, [seed]] += _draw_totals(rng, own, added, num_drawn[:, seed])
     means = totals[..., 0] / np.maximum(totals[..., 1], 1e-9)
     low, high = np.quantile((num_drawn * means).sum(axis=1) / num_seeds, (0.025, 0.975))
     return float(low), float(high)

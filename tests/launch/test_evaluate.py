@@ -206,6 +206,10 @@ def test_an_interval_holds_where_places_or_seeds_share_tasks(num_tasks, num_copi
     assert num_covered >= 54 and num_naive < 54
     distinct = [[f"{seed} {name}" for name in range(len(names))] for seed in range(num_seeds)]
     assert bootstrap_interval(values, distinct) == bootstrap_interval(values)
+    for of_seed in distinct:
+        of_seed[0] = "the one that all have"
+    one_shared = bootstrap_interval(values, distinct)
+    assert np.diff(one_shared) == pytest.approx(np.diff(bootstrap_interval(values)), rel=0.15)
 
 
 def test_it_goes_on_where_it_was_cut_off(evaluate, tmp_path):
