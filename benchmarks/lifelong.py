@@ -10,7 +10,7 @@ Runs the courses of `agentpeft lifelong` in `outputs/lifelong/<sequence>`. It st
 `--minutes`, or at a signal, and the same command continues there. Writes
 `benchmarks/results/lifelong-<sequence>.json` after each course, with all matrices of those that are
 done, and prints the table of methods as Markdown: means in points, with 95 % bootstrap
-intervals, and the p-value of ACC against `sequential` (sign flips over the courses, by Holm). One
+intervals, and the p-value of ACC against `sequential` (sign flips over the seeds, by Holm). One
 that stops before its first course is done prints a JSON line of what was played: success by player
 and stage. `--tiny` has a random model and few tasks in place of a config's, on a CPU.
 """
@@ -68,7 +68,8 @@ def main() -> None:
         study = Study(sequence, methods, args.orders, args.seeds, not args.no_kl)
     except SettingsError as error:
         parser.error(str(error))
-    folder = args.output or ROOT / "outputs" / "lifelong" / sequence.settings.experiment
+    experiment = sequence.settings.experiment + ("-tiny" if args.tiny else "")
+    folder = args.output or ROOT / "outputs" / "lifelong" / experiment
     results = folder if args.tiny else ROOT / "benchmarks" / "results"
     path = results / f"lifelong-{sequence.settings.experiment}.json"
     signals = StopSignals()
@@ -84,6 +85,8 @@ def main() -> None:
                     done.append(course)
                     write_results(done, summarize(done), path)
                     write_page(done, summarize(done), folder)
+        except SettingsError as error:
+            parser.error(str(error))
         except Stopped as stop:
             print(f"stopped by {stop}; the same command continues", file=sys.stderr)
         finally:

@@ -11,7 +11,7 @@ from functools import partial
 from agentpeft.apps.drivers.tool_episode import ToolEpisode, compose_answer
 from agentpeft.apps.gateway.conversations import Conversations
 from agentpeft.apps.gateway.wire import MODEL, ChatRequest, Json, Refused, read_message
-from agentpeft.envs import EnvFault, Outcome, SettingsError
+from agentpeft.envs import EnvFault, Outcome
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.messages import Completion, StopReason
@@ -23,6 +23,7 @@ from agentpeft.policies.rollout.tool_chat import ToolChat
 
 _MAX_WAITING = 16
 """Requests of one episode that may wait for one another: each is sampled alone."""
+FindChat = Callable[[ChatRequest], ChatFormat]
 HasGone = Callable[[], Awaitable[bool]]
 
 
@@ -57,7 +58,7 @@ class OpenEpisode:
         self._num_waiting, self._asked = 0, builder
         self.tools = ToolEpisode(env).tools
 
-    async def answer(self, request: ChatRequest, chat: ChatFormat, has_gone: HasGone) -> Json:
+    async def answer(self, request: ChatRequest, find_chat: FindChat, has_gone: HasGone) -> Json:
         """Returns the model's next turn, as a chat completion.
 
         Requests that come at once are answered one by one. What nobody waits for any more is not
@@ -68,7 +69,10 @@ class OpenEpisode:
         self._num_waiting += 1
         try:
             async with self._model:
-                return await self._sample(request, chat, has_gone)
+                return await self._sample(request, find_chat(request), has_gone)
+        except Exception as error:
+            self._fail(error)
+            raise
         finally:
             self._num_waiting -= 1
 
@@ -101,7 +105,11 @@ class OpenEpisode:
         async with self._world:
             self._check_open()
             self.num_steps += 1
-            result: StepResult = await self._call(partial(step, self._env, action))
+            try:
+                result: StepResult = await self._call(partial(step, self._env, action))
+            except Exception as error:
+                self._fail(error)
+                raise
             if result.is_last:
                 self._asked.messages.append(("user", result.observation))
             if self._posts_reward:
@@ -131,19 +139,19 @@ class OpenEpisode:
         self._end(Outcome.SUCCESS if reward > 0 else Outcome.FAILURE)
 
     async def close(self) -> None:
-        """Returns once no request is answered and nothing that was asked for is under way.
-
-        Raises: what has failed.
-        """
+        """Returns once nothing that was asked for is under way. Raises: what has failed."""
         self._stop()
         async with self._model, self._world:
             if self._failure is not None:
                 raise self._failure
 
-    def fail(self, error: Exception) -> None:
-        """Ends the episode by an error, which `close` raises; an unforeseen one is the world's."""
-        is_known = isinstance(error, (EnvFault, RuntimeError, SettingsError))
-        self._stop(error if is_known else EnvFault(f"the gateway failed: {error!r:.200}"))
+    def _fail(self, error: Exception) -> None:
+        """Ends the episode by what no program has done; a defect of the gateway is the world's."""
+        if not isinstance(error, (Refused, RecursionError)):
+            is_defect = isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError))
+            fault = EnvFault(f"the gateway failed: {error!r:.200}")
+            self._failure = self._failure or (fault if is_defect else error)
+            self._stop()
 
     def give_up(self, outcome: Outcome) -> None:
         """Ends a closed episode that its program has left unfinished. Raises: EnvFault.
@@ -169,8 +177,7 @@ class OpenEpisode:
         self.outcome = outcome
         self._stop()
 
-    def _stop(self, failure: Exception | None = None) -> None:
-        self._failure = self._failure or failure
+    def _stop(self) -> None:
         if not self.stopped.done():
             self.stopped.set_result(None)
 

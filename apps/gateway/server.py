@@ -7,22 +7,20 @@ that is under way. It does not keep a program from working against the machine t
 import asyncio
 import json
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agentpeft.apps.gateway import wire
-from agentpeft.apps.gateway.open_episode import OpenEpisode
+from agentpeft.apps.gateway.open_episode import FindChat, OpenEpisode
 from agentpeft.apps.gateway.program import HOST
-from agentpeft.apps.gateway.wire import ChatRequest, Json, Refused
+from agentpeft.apps.gateway.wire import Json, Refused
 from agentpeft.apps.training_tool.mcp_tools import describe_tool
 from agentpeft.envs.tools.tool_table import ToolCall
-from agentpeft.policies.rollout.chat import ChatFormat
 
 _MAX_BODY_BYTES = 4 << 20
 _MAX_CONNECTIONS = 4096
@@ -31,7 +29,7 @@ _MAX_CONNECTIONS = 4096
 class GatewayServer:
     """Serves the episodes that are in `episodes`, by their keys."""
 
-    def __init__(self, find_chat: Callable[[ChatRequest], ChatFormat]) -> None:
+    def __init__(self, find_chat: FindChat) -> None:
         """Begins to serve. `find_chat` returns how the model reads and writes a request.
 
         Raises: OSError.
@@ -52,7 +50,7 @@ class GatewayServer:
             Route("/env/reward", self._reward, methods=["POST"]),
             Route("/env/mcp", self._mcp, methods=["POST"]),
         ]
-        handlers: Any = {Refused: _refuse, RecursionError: _refuse_depth, Exception: self._fail}
+        handlers: Any = {Refused: _refuse, RecursionError: _refuse_depth}
         self._server = uvicorn.Server(
             uvicorn.Config(
                 Starlette(routes=routes, exception_handlers=handlers),
@@ -111,12 +109,6 @@ class GatewayServer:
             raise Refused(400, "the body must be a JSON object")
         return episode, value
 
-    async def _fail(self, request: Request, error: Exception) -> Response:
-        """Ends the episode by what is not its agent's fault, but for clients that have gone."""
-        if not isinstance(error, (ClientDisconnect, OSError)):
-            self._find_episode(request).fail(error)
-        return await _refuse(request, Refused(500, "the gateway failed", "api_error"))
-
     async def _list_models(self, request: Request) -> Response:
         self._find_episode(request)
         model = {"id": wire.MODEL, "object": "model", "created": 0, "owned_by": "agentpeft"}
@@ -125,7 +117,7 @@ class GatewayServer:
     async def _chat(self, request: Request) -> Response:
         episode, body = await self._open(request)
         asked = wire.read_chat(body)
-        completion = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
+        completion = await episode.answer(asked, self._find_chat, request.is_disconnected)
         if body.get("stream") is True:
             return _stream(wire.stream_chat(completion))
         return _json(completion)
@@ -133,7 +125,7 @@ class GatewayServer:
     async def _anthropic(self, request: Request) -> Response:
         episode, body = await self._open(request)
         asked = wire.read_anthropic(body)
-        completion = await episode.answer(asked, self._find_chat(asked), request.is_disconnected)
+        completion = await episode.answer(asked, self._find_chat, request.is_disconnected)
         if body.get("stream") is True:
             return _stream(wire.stream_anthropic(completion))
         return _json(wire.to_anthropic(completion))

@@ -50,14 +50,19 @@ def correct_by_holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def bootstrap_interval(
-    values: Sequence[float], seed: int = 0, coverage: float = 0.95
+    values: Sequence[Sequence[float]], seed: int = 0, coverage: float = 0.95
 ) -> tuple[float, float]:
-    """Returns the percentile interval of the mean, of 20,000 resamples with replacement.
+    """Returns the percentile interval of the mean over seeds of the mean over their courses.
 
-    Source: Efron & Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13. With few values
-    it is narrower than it should be.
+    `values` are of each seed's courses, which share experts and base. Of 20,000 draws with
+    replacement: of seeds, then of each one's courses. Source: Efron & Tibshirani 1993, "An
+    Introduction to the Bootstrap", chapter 13. With few seeds it is narrower than it should be.
     """
-    rng, own = np.random.default_rng(seed), np.array(values, float)
-    means = own[rng.integers(0, len(own), (_NUM_DRAWS, len(own)))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - coverage) / 2, (1 + coverage) / 2])
+    rng, num_seeds = np.random.default_rng(seed), len(values)
+    drawn = rng.integers(0, num_seeds, (_NUM_DRAWS, num_seeds))
+    means = np.zeros((_NUM_DRAWS, num_seeds))
+    for number, courses in enumerate(values):
+        own = np.array(courses, float)[rng.integers(0, len(courses), (*drawn.shape, len(courses)))]
+        means = np.where(drawn == number, own.mean(axis=-1), means)
+    low, high = np.quantile(means.mean(axis=1), [(1 - coverage) / 2, (1 + coverage) / 2])
     return float(low), float(high)

@@ -78,6 +78,10 @@ class CourseResult:
     methods: Mapping[str, MethodResult]
 
 
+class TooFewStagesError(TrainingError):
+    """Fewer than two stages are raised by their experts, so that nothing can be forgotten."""
+
+
 @dataclass(frozen=True)
 class _Lesson:
     """A method by its name, and the stages that it learns, in an order with a name."""
@@ -122,7 +126,8 @@ class Course:
         """Returns what all methods came to.
 
         Without the dropped stages two orders may be one: None where an earlier one was the same.
-        Raises: TrainingError where fewer than two stages are raised by their experts; as `train`.
+        Raises: TooFewStagesError; TrainingError where the evaluations of experts have no task in
+        common; as `train`.
         """
         all_stages = self._sequence.order(order)
         base = {name: self._play(self._base_player, name) for name in all_stages}
@@ -137,7 +142,7 @@ class Course:
             )
         if len(stages) < 2:
             told = ", ".join(f"{name} {100 * rise:+.1f}" for name, rise in rises.items())
-            raise TrainingError(
+            raise TooFewStagesError(
                 f"of {len(rises)} stages {len(stages)} are raised by their experts by entry_rise "
                 f"({100 * self._sequence.entry_rise:g} points) or more: {told}; train longer, or "
                 "set entry_rise"
@@ -296,10 +301,14 @@ class Course:
                 for each in known:
                     self._play(experts[each], stage)
                 played = {n: read_episodes(self._folder, experts[n].name, stage) for n in known}
-                chosen = [router.find_stage(_prompt_of(r)) for r in played[known[0]]]
+                shared = sorted(set.intersection(*map(set, played.values())))
+                if not shared:
+                    raise TrainingError(f"no held-out task of {stage} was played by all experts")
+                tasks = played[known[0]]
+                chosen = [router.find_stage(prompt_of(tasks[task])) for task in shared]
                 wins = [
-                    played[name][index].outcome is Outcome.SUCCESS
-                    for index, name in enumerate(chosen)
+                    played[name][task].outcome is Outcome.SUCCESS
+                    for task, name in zip(shared, chosen, strict=True)
                 ]
                 successes.append(fmean(wins))
                 if stage in known:
@@ -422,12 +431,13 @@ _RULES: Mapping[Kind, Callable[[Course, _Lesson], list[_Row]]] = {
 }
 
 
-def read_episodes(folder: Path, player: str, stage: str) -> list[EpisodeRecord]:
-    """Returns a player's episodes on a stage's held-out tasks, in the order of the tasks.
+def read_episodes(folder: Path, player: str, stage: str) -> dict[tuple[int, int], EpisodeRecord]:
+    """Returns a player's episodes on a stage's held-out tasks, by the task's place and the sample.
 
-    `folder` is that of the courses of a seed.
+    Those whose environment failed are missing. `folder` is that of the courses of a seed.
     """
-    return read_folder(_evaluation_folder(folder, player, stage))
+    records = read_folder(_evaluation_folder(folder, player, stage))
+    return {(record.group_id, record.sample): record for record in records}
 
 
 def _evaluation_folder(folder: Path, player: str, stage: str) -> Path:
@@ -441,7 +451,8 @@ def read_folder(folder: Path) -> list[EpisodeRecord]:
     return sorted(records, key=lambda record: record.group_id)
 
 
-def _prompt_of(record: EpisodeRecord) -> str:
+def prompt_of(record: EpisodeRecord) -> str:
+    """Returns an episode's task as the policy read it."""
     return next(text for role, text in record.messages if role == "user")
 
 

@@ -3,8 +3,9 @@
 import json
 import logging
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import factorial
 from pathlib import Path
 from statistics import fmean
@@ -15,10 +16,20 @@ from agentpeft.apps.lifelong.comparison import (
     correct_by_holm,
     sign_flip_p_value,
 )
-from agentpeft.apps.lifelong.course import Course, CourseResult, MethodResult
+from agentpeft.apps.lifelong.course import (
+    Course,
+    CourseResult,
+    MethodResult,
+    TooFewStagesError,
+)
 from agentpeft.apps.lifelong.methods import METHODS, Method
 from agentpeft.apps.lifelong.scores import compute_kl_new, compute_kl_old
-from agentpeft.apps.lifelong.stage_runs import check_plan, make_run_settings
+from agentpeft.apps.lifelong.stage_runs import (
+    check_plan,
+    hash_base,
+    make_folder,
+    make_run_settings,
+)
 from agentpeft.apps.lifelong.study_engine import StudyEngine, with_room
 from agentpeft.apps.lifelong.task_sequence import TaskSequence
 from agentpeft.envs import SettingsError
@@ -34,6 +45,7 @@ from agentpeft.policies.settings.config import Settings
 logger = logging.getLogger(__name__)
 REFERENCE = "sequential"
 """The method that the others are compared with."""
+_DIVERGENCES = {"kl_old": compute_kl_old, "kl_new": compute_kl_new}
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,10 @@ class Study:
     def _check_runs(self) -> None:
         """Makes the settings of each method's runs. Raises: SettingsError where they cannot be."""
         shared = self.sequence.of_stages(dict.fromkeys(self.sequence.stages, 1.0))
+        limits = shared.env_runners
+        for name in ("in_context", *(["router"] if limits.engine == "vllm" else [])):
+            if limits.agent and name in self.methods:
+                raise SettingsError(f"method {name!r} writes prompts, which env_runners.agent does")
         for name, method in self.chosen.items():
             try:
                 for adapter in (None, Path("adapter")) if method.kind == "chain" else (None,):
@@ -92,14 +108,16 @@ def run_study(
 ) -> Generator[CourseResult, None, None]:
     """Runs all courses, from where an earlier call was interrupted, and yields their results.
 
-    Raises: SettingsError where `folder` is of another study, or another process runs it;
-    TrainingError; Stopped.
+    A seed of which fewer than two stages take part is left out, unless that is so of all. Raises:
+    SettingsError where `folder` is of another study, or another process runs it; TrainingError;
+    Stopped.
     """
     warn_unless_held_out(study.sequence.settings)
     with signals.immediately():
         base = make_base(study.sequence.settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    shared = study.sequence.settings
+    folder = folder.absolute()  # runs name it in their settings
+    make_folder(folder)
+    shared, num_done = study.sequence.settings, 0
     num_evaluated = len(study.sequence.stages) if "router" in study.methods else 1
     with lock_run(folder), StudyEngine(with_room(shared), base, num_evaluated) as engine:
         check_plan(_describe(study.sequence, base), folder)
@@ -112,7 +130,14 @@ def run_study(
             course = Course(
                 own, base, path, signals, has_divergences=has_divergences, opener=opener
             )
-            yield from _run_orders(course, study, seed)
+            try:
+                for result in _run_orders(course, study, seed):
+                    num_done += 1
+                    yield result
+            except TooFewStagesError as error:
+                if number == study.num_seeds - 1 and not num_done:
+                    raise
+                logger.warning("seed %d is left out: %s", seed, error)
 
 
 def _run_orders(course: Course, study: Study, seed: int) -> Generator[CourseResult, None, None]:
@@ -150,10 +175,10 @@ def make_base(settings: Settings) -> str:
 def summarize(results: Sequence[CourseResult]) -> dict[str, Any]:
     """Returns what the courses say, JSON-able.
 
-    By method: the `matrix` of the first course, the mean of each figure, with more than one course
-    its 95 % interval (`_low`, `_high`), and what the method cost on average. `comparisons` are of
-    the methods' ACC with `sequential`, where there are two courses or more: the mean difference,
-    and its p-value by Holm's correction.
+    By method: the `matrix` of the first course, the mean of each figure over seeds of the mean over
+    their courses, with more than one course its 95 % interval (`_low`, `_high`), and what the
+    method cost on average. `comparisons` are of the methods' ACC with `sequential`, where there are
+    two seeds or more: the mean difference, and its p-value over seeds by Holm's correction.
     """
     methods = {name: _summarize_method(name, results) for name in results[0].methods}
     first = results[0]
@@ -186,15 +211,10 @@ def write_results(results: Sequence[CourseResult], summary: Mapping[str, Any], p
 def _summarize_method(name: str, results: Sequence[CourseResult]) -> dict[str, Any]:
     own = [result.methods[name] for result in results]
     figures: dict[str, Any] = {"matrix": own[0].matrix}
-    by_course: dict[str, list[float]] = {
-        score: [value for each in own if (value := each.scores[score]) is not None]
-        for score in own[0].scores
-    }
-    moved = [each.divergences for each in own if each.divergences is not None]
-    by_course |= {"kl_old": [*map(compute_kl_old, moved)], "kl_new": [*map(compute_kl_new, moved)]}
-    for score, values in by_course.items():
-        figures[score] = fmean(values) if values else None
-        if len(values) > 1:
+    for score in (*own[0].scores, *_DIVERGENCES):
+        values = _by_seed(results, partial(_find_score, name, score))
+        figures[score] = fmean(map(fmean, values)) if values else None
+        if sum(map(len, values)) > 1:
             figures[f"{score}_low"], figures[f"{score}_high"] = bootstrap_interval(values)
     routed = [each.router_accuracy for each in own if each.router_accuracy is not None]
     if routed:
@@ -206,6 +226,24 @@ def _summarize_method(name: str, results: Sequence[CourseResult]) -> dict[str, A
     return figures
 
 
+def _find_score(name: str, score: str, result: CourseResult) -> float | None:
+    own = result.methods[name]
+    if score in own.scores:
+        return own.scores[score]
+    return None if own.divergences is None else _DIVERGENCES[score](own.divergences)
+
+
+def _by_seed(
+    results: Sequence[CourseResult], value_of: Callable[[CourseResult], float | None]
+) -> list[list[float]]:
+    """Returns the values of each seed's courses, of those that have one."""
+    values: dict[int, list[float]] = {}
+    for result in results:
+        if (value := value_of(result)) is not None:
+            values.setdefault(result.seed, []).append(value)
+    return list(values.values())
+
+
 def _stored_bytes(name: str, result: MethodResult) -> int:
     """Returns the bytes of adapters that are needed after the last stage."""
     if result.merged_bytes is not None:
@@ -215,13 +253,15 @@ def _stored_bytes(name: str, result: MethodResult) -> int:
 
 
 def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:
-    if REFERENCE not in results[0].methods or len(results) < 2:
+    if REFERENCE not in results[0].methods or len({r.seed for r in results}) < 2:
         return {}
+
+    def lead(name: str, course: CourseResult) -> float:
+        acc, other = (course.methods[each].scores["acc"] for each in (name, REFERENCE))
+        return (acc or 0.0) - (other or 0.0)
+
     differences = {
-        name: [
-            (r.methods[name].scores["acc"] or 0.0) - (r.methods[REFERENCE].scores["acc"] or 0.0)
-            for r in results
-        ]
+        name: [*map(fmean, _by_seed(results, partial(lead, name)))]
         for name in results[0].methods
         if name != REFERENCE
     }
@@ -235,4 +275,5 @@ def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:
 def _describe(sequence: TaskSequence, base: str) -> dict[str, Any]:
     """Returns what a study's folder is of."""
     settings = sequence.settings.model_dump(mode="json", exclude={"output"})
-    return {"stages": sequence.stages, "entry_rise": sequence.entry_rise, "base": base, **settings}
+    shown = {"stages": sequence.stages, "entry_rise": sequence.entry_rise, "base": base}
+    return {**shown, "base_files": hash_base(base), **settings}

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from agentpeft.apps.lifelong.course import CourseResult, MethodResult, read_episodes
+from agentpeft.apps.lifelong.course import CourseResult, MethodResult, prompt_of, read_episodes
 from agentpeft.apps.lifelong.methods import METHODS
 from agentpeft.envs import Outcome
 from agentpeft.envs.system.whole_files import write_file
@@ -101,16 +101,17 @@ def _compare_episodes(
     then, now = result.players[j][j], result.players[i][j]
     if then == now or not (then and now):
         return []
-    pairs = zip(read_episodes(folder, then, stage), read_episodes(folder, now, stage), strict=True)
+    earlier = read_episodes(folder, then, stage)
+    later = read_episodes(folder, now, stage)
     return [
         {
             "task": after.task_id,
-            "prompt": after.messages[0][1],
+            "prompt": prompt_of(after),
             "then": _last_action(before),
             "now": _last_action(after),
             "outcome": after.outcome.value,
         }
-        for before, after in pairs
+        for before, after in ((earlier[task], later[task]) for task in earlier if task in later)
         if before.outcome is Outcome.SUCCESS and after.outcome is not Outcome.SUCCESS
     ]
 

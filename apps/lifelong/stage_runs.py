@@ -12,7 +12,6 @@ from typing import Any
 from agentpeft.apps.lifelong.study_engine import SHARED
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.evaluating.evaluation_files import EVALUATION_FILE
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.run_folder import Start, fill_run_dir, lock_run, log_to, read_resumed
 from agentpeft.launch.run.run_loop import run_session
@@ -25,6 +24,7 @@ from agentpeft.policies.checkpointing.checkpoints import (
 )
 from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.settings.config import OutputSettings, Settings
+from agentpeft.policies.settings.named_files import find_path, hash_files
 from agentpeft.policies.settings.toml import with_overrides
 
 logger = logging.getLogger(__name__)
@@ -114,11 +114,10 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
 def check_plan(plan: Mapping[str, Any], folder: Path) -> None:
     """Writes what a study's folder is of. Raises: SettingsError where it is of something else.
 
-    A plan of which no run or evaluation has saved anything, as one that was refused, binds nobody.
+    A plan of which no run has saved anything, as one that was refused, binds nobody.
     """
     content, path = json.loads(json.dumps(plan)), folder / _PLAN
-    has_saved = any(next(folder.rglob(name), None) for name in (MANIFEST_FILE, EVALUATION_FILE))
-    if path.is_file() and has_saved:
+    if path.is_file() and next(folder.rglob(MANIFEST_FILE), None) is not None:
         try:
             saved = dict(json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, ValueError):
@@ -130,6 +129,20 @@ def check_plan(plan: Mapping[str, Any], folder: Path) -> None:
                     f"{value!r:.100}: give another --output"
                 )
     write_file(path, json.dumps(content, indent=1).encode())
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a study's folder. Raises: SettingsError where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--output {folder}: {error.strerror}") from None
+
+
+def hash_base(name: str) -> str | None:
+    """Returns the hash of a base's files, where its name is a folder's."""
+    path = find_path(name)
+    return None if path is None else hash_files(path)
 
 
 def is_done(run_dir: Path) -> bool:
@@ -163,5 +176,8 @@ def _check_same(saved: Settings, settings: Settings, run_dir: Path) -> None:
 
 
 def _read(done: Path, run_dir: Path) -> StageRun:
-    row = json.loads(done.read_text(encoding="utf-8"))
-    return StageRun(**{**row, "adapter": run_dir / row["adapter"]})
+    try:
+        row = json.loads(done.read_text(encoding="utf-8"))
+        return StageRun(**{**row, "adapter": run_dir / row["adapter"]})
+    except (KeyError, TypeError, ValueError):
+        raise SettingsError(f"{done} is damaged: remove {run_dir} to run it again") from None

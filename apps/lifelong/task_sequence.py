@@ -15,6 +15,7 @@ from agentpeft.envs.core.errors import did_you_mean, is_number, shown
 from agentpeft.launch.run.run_folder import CONFIGS, find_config
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.environment_kwargs import MIXTURE, parse_value
+from agentpeft.policies.settings.tasks import EnvironmentSettings
 from agentpeft.policies.settings.toml import PRETRAINED, merge_settings, read_toml, with_overrides
 
 FOLDER = Path(__file__).parent / "sequences"
@@ -149,7 +150,7 @@ def _on_base(values: dict[str, Any], base: str) -> dict[str, Any]:
     """
     below = read_toml(find_config(base), CONFIGS)
     below.pop(PRETRAINED, None)
-    ids = [side.get("environment", {}).get("id") for side in (values, below)]
+    ids = [_read_environment(side.get("environment", {})).id for side in (values, below)]
     if ids[0] != ids[1]:
         raise SettingsError(
             f"base {base!r} plays {ids[1]}, and the stages of {values.get('experiment')!r} are of "
@@ -174,7 +175,7 @@ def _find_stages(stages: object, environment: Any) -> tuple[object, Any]:
     """
     if stages is not None:
         return stages, environment
-    checked = Settings(environment=environment).environment
+    checked = _read_environment(environment)
     if checked.id != MIXTURE:
         return [], environment
     shared = {name: value for name, value in checked.kwargs.items() if name != "sources"}
@@ -183,12 +184,20 @@ def _find_stages(stages: object, environment: Any) -> tuple[object, Any]:
             "a mixture's weights have no effect where its sources are stages, each learnt alone: "
             "leave out environment.kwargs.weights"
         )
-    sources = [
-        {**source, "kwargs": {**source.get("kwargs", {}), **shared}}
-        for source in checked.kwargs.get("sources", [])
-        if isinstance(source, dict)
-    ]
-    return sources, {}
+    sources = checked.kwargs.get("sources", [])
+    if not isinstance(sources, list | tuple) or not all(map(_has_kwargs, sources)):
+        raise SettingsError("environment.kwargs.sources must be tables, with kwargs as tables")
+    return [{**each, "kwargs": {**each.get("kwargs", {}), **shared}} for each in sources], {}
+
+
+def _has_kwargs(source: object) -> bool:
+    return isinstance(source, dict) and isinstance(source.get("kwargs", {}), dict)
+
+
+def _read_environment(environment: object) -> EnvironmentSettings:
+    """Returns a section `environment` by itself. Raises: SettingsError."""
+    alone = {"environment": environment, "evaluation": {"num_tasks": 0, "interval": 0}}
+    return Settings(**alone).environment
 
 
 def _to_sources(name: str, stages: object, environment: Any) -> list[dict[str, Any]]:
@@ -196,7 +205,7 @@ def _to_sources(name: str, stages: object, environment: Any) -> list[dict[str, A
 
     `environment` is the section that they share. Raises: SettingsError.
     """
-    shared = Settings(environment=environment).environment.model_dump()
+    shared = _read_environment(environment).model_dump()
     if not isinstance(stages, list) or len(stages) < 2:
         raise SettingsError(f"{name} has no [[stages]]: a sequence has two or more")
     sources = []
@@ -212,6 +221,6 @@ def _to_sources(name: str, stages: object, environment: Any) -> list[dict[str, A
                 "kwargs"
             )
         own = {"environment": {key: stage[key] for key in ("id", "kwargs") if key in stage}}
-        merged = Settings(**merge_settings({"environment": shared}, own)).environment
+        merged = _read_environment(merge_settings({"environment": shared}, own)["environment"])
         sources.append({"name": stage["name"], "id": merged.id, "kwargs": merged.kwargs})
     return sources

@@ -34,8 +34,9 @@ def with_form_reward(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """
     changed = without_training_rewards(kwargs)
     if SOURCES in changed and "reward" not in changed:
-        changed[SOURCES] = [_with_form_reward(source) for source in changed[SOURCES]]
-        return changed
+        if not isinstance(sources := changed[SOURCES], list | tuple):
+            raise SettingsError(f"sources must be a list, got {shown(sources)}")
+        return {**changed, SOURCES: [_with_form_reward(source) for source in sources]}
     reward = changed.get("reward", {})
     fields = {"preset": reward} if isinstance(reward, str) else reward
     if not isinstance(fields, Mapping):

@@ -174,8 +174,11 @@ def measure_noise(seeds: Sequence[Sequence[TaskResult]]) -> float:
         places = [place[task.task_id] for task in tasks]
         played = np.bincount(places, minlength=len(names))
         solved = np.bincount(places, [task.before for task in tasks], len(names))
-        first, second = (half @ solved / np.maximum(half @ played, 1) for half in halves)
-        differences += first - second
+        sizes = [half @ played for half in halves]
+        first, second = (
+            half @ solved / np.maximum(n, 1) for half, n in zip(halves, sizes, strict=True)
+        )
+        differences += np.where(np.minimum(*sizes) > 0, first - second, 0.0)
     return float(np.quantile(np.abs(differences / len(seeds)), 0.95))
 
 

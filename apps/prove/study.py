@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentpeft.apps.lifelong.stage_runs import check_plan
+from agentpeft.apps.lifelong.stage_runs import check_plan, hash_base, make_folder
 from agentpeft.apps.lifelong.study_engine import StudyEngine
 from agentpeft.apps.prove.form import takes_reward
 from agentpeft.apps.prove.measures import (
@@ -145,12 +145,10 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
     with signals.immediately():
         settings = prepare(plan.settings, None, is_new=True)
         _try_form_reward(settings)
-    try:
-        plan.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(f"--output {plan.folder}: {error.strerror}") from None
+    make_folder(plan.folder)
     with lock_run(plan.folder), ExitStack() as cluster, ExitStack() as engine:
-        check_plan(settings.model_dump(mode="json", exclude={"output", "seed"}), plan.folder)
+        content = settings.model_dump(mode="json", exclude={"output", "seed"})
+        check_plan({**content, "base_files": hash_base(settings.model.name)}, plan.folder)
         results, base = list[SeedResult](), ""
         opener: Opener = playing
         for seed in plan.seeds:
@@ -161,7 +159,7 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
                 opener = engine.enter_context(StudyEngine(seeded, base, 1)).playing
             folder = plan.folder / f"seed-{seed}"
             measure(seeded, base, folder, signals, cluster, opener)
-            results.append(read_seed(folder, seed))
+            results.append(read_seed(folder, seed, settings))
         logger.info("computing the figures and their intervals")
         proof = make_proof(results)
         write_results(proof, plan.folder)

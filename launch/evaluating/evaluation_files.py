@@ -24,11 +24,11 @@ from agentpeft.policies.settings.model import CHAT_SETTINGS
 _DECISIVE = {
     "environment": ("id", "kwargs"),
     "evaluation": ("samples_per_task", "env_kwargs"),
-    "env_runners": ("max_new_tokens", "max_context_tokens", "temperature"),
-    "model": tuple(sorted(CHAT_SETTINGS)),
+    "env_runners": ("agent", "max_new_tokens", "max_context_tokens", "temperature"),
+    "model": ("dtype", *sorted(CHAT_SETTINGS)),
 }
 """Which settings must be the same for episodes to be of one evaluation."""
-EVALUATION_FILE = "evaluation.json"
+_EVALUATION = "evaluation.json"
 _COUNT = re.compile(r"\d+_\w+")
 _OVERALL = re.compile(r"num_episodes|success_rate.*|avg_t.*|pass_at/.*")
 
@@ -60,7 +60,7 @@ class EvaluationFiles:
         can be written.
         """
         self._check_writable()
-        path = self._folder / EVALUATION_FILE
+        path = self._folder / _EVALUATION
         entries = {contestant.name: _to_entry(contestant) for contestant in contestants}
         played, policies = _read_entries(path) if path.is_file() else ({}, {})
         everyone = [Contestant(name, *entry) for name, entry in policies.items()]
@@ -97,7 +97,7 @@ class EvaluationFiles:
             self._policies[contestant.name] = _to_entry(contestant)
             (self._folder / "sessions").mkdir(parents=True, exist_ok=True)
             content = {"played": self._played, "policies": self._policies}
-            _write_json(self._folder / EVALUATION_FILE, content)
+            _write_json(self._folder / _EVALUATION, content)
         append_episodes(self._path(contestant), 0, records)
         self._records[contestant] += records
 

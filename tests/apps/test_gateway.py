@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import anthropic
+import httpx
 import numpy as np
 import pytest
 import word_env
@@ -25,6 +26,7 @@ from process_parts import seconds_until_gone, wait_until
 from ray_cluster import free_ports
 from tiny_run import TINY
 
+from agentpeft.apps.gateway import open_episode
 from agentpeft.apps.gateway.conversations import Conversations
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.cli import main
@@ -32,6 +34,7 @@ from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.outside_agent import make_agent
 from agentpeft.policies.engines.player import Player, make_player
 from agentpeft.policies.engines.scripted import ScriptedEngine
+from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
@@ -567,6 +570,40 @@ def test_a_fault_of_the_environment_ends_the_program_and_is_played_again(sample)
     told = []
     _, report = sample(play, script=say_turn, size=1)
     assert told[0].status_code == 500 and report.counts.num_faults == 1
+
+
+def test_a_fault_that_comes_after_its_program_has_gone_is_one_too(sample, monkeypatch):
+    """A program gives up on a step, and ends; the environment fails then."""
+
+    def play(program):
+        word_env.FAULTS["word/" + program.task.split()[1]] = len(told) == 0
+        told.append(program.task)
+        if len(told) > 1:
+            return program.task.split()[1]
+        with suppress(httpx.TimeoutException):
+            url = f"{program.env}/step"
+            program.client.post(url, json={"action": "fault"}, timeout=0.3)
+        return None
+
+    def step_late(env, action):
+        time.sleep(1.0 if action == "fault" else 0.0)
+        return step(env, action)
+
+    step = open_episode.step
+    monkeypatch.setattr(open_episode, "step", step_late)
+    told = []
+    _, report = sample(play, script=say_turn, size=1)
+    assert len(told) == 2
+    assert report.counts.num_faults == 1 and outcomes(report) == [Outcome.SUCCESS]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, EngineError])
+def test_an_engine_that_fails_ends_the_run_whatever_its_program_does(sample, error):
+    def fail(session, turn):
+        raise error("gone")
+
+    with pytest.raises(error, match="gone"):
+        sample(lambda program: program.say(program.task), script=fail, size=1)
 
 
 def test_a_defect_of_the_gateway_is_the_world_s_fault_and_no_program_s(sample, monkeypatch):

@@ -9,18 +9,20 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from qwen_model import save_qwen
 from safetensors.numpy import load_file, save_file
 
+from agentpeft.apps.lifelong import lifelong_study
 from agentpeft.apps.lifelong.combine_adapters import combine_adapters
-from agentpeft.apps.lifelong.course import read_folder
+from agentpeft.apps.lifelong.course import TooFewStagesError, read_folder
 from agentpeft.apps.lifelong.lifelong import main
 from agentpeft.apps.lifelong.lifelong_study import Study, run_study
 from agentpeft.apps.lifelong.methods import METHODS, NUM_EXAMPLES
-from agentpeft.apps.lifelong.stage_runs import make_run_settings
+from agentpeft.apps.lifelong.stage_runs import hash_base, make_run_settings
 from agentpeft.apps.lifelong.study_engine import SHARED, with_room
 from agentpeft.apps.lifelong.task_sequence import FOLDER, read_sequence
 from agentpeft.envs import Outcome, SettingsError
@@ -372,7 +374,7 @@ def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny
     assert set(summary["stages"]) == {"sums", "backwards"}
     own = summary["methods"]["sequential"]
     assert own["acc_low"] <= own["acc"] <= own["acc_high"]
-    assert summary["comparisons"]["base"]["num_pairs"] == 4
+    assert summary["comparisons"]["base"]["num_pairs"] == 2
 
 
 @pytest.mark.slow
@@ -432,6 +434,10 @@ def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, caps
         (["arith5", "--orders", "121"], "5 stages have 120 orders, got --orders 121"),
         (["arith5", "--orders", "0"], "orders and seeds must be >= 1, got 0 and 1"),
         (["{file}", "--quick"], "has no section quick"),
+        (
+            ["db9", 'env_runners.agent={{class="agentpeft.apps.gateway.agent:Gateway"}}'],
+            "method 'in_context' writes prompts, which env_runners.agent does",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line_before_anything_is_written(words, message, tmp_path, capsys):
@@ -505,6 +511,77 @@ def test_a_run_of_other_settings_in_the_folder_is_not_taken_for_this_one(tiny, t
     write_config(run_dir, settings.model_copy(update={"training": training}))
     assert main(words) == 2
     assert f"{run_dir} is a run of other settings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        (
+            "environment = 3\nstages = [{name='a'}]",
+            ["base=arithmetic_add"],
+            "environment",
+        ),
+        ("environment = {id = 'AgentPEFT/Mixture-v0', kwargs = {sources = 3}}", [], "sources"),
+        (
+            "environment = {id = 'AgentPEFT/Mixture-v0', kwargs = {sources = ["
+            "{name = 'a', id = 'AgentPEFT/Arithmetic-v0', kwargs = 5}]}}",
+            [],
+            "kwargs",
+        ),
+    ],
+)
+def test_a_file_of_wrong_types_is_refused_in_a_line(text, words, message, tmp_path, capsys):
+    path = tmp_path / "wrong.toml"
+    path.write_text(text, encoding="utf-8")
+    assert main([str(path), *words, "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_stages_may_have_files_of_their_own(tmp_path):
+    path = tmp_path / "files.toml"
+    path.write_text(
+        "environment = {id = 'AgentPEFT/DBBench-v0', kwargs = {data = 'first.json'}}\n"
+        "evaluation = {num_tasks = 2, env_kwargs = {data = 'held.json'}}\n"
+        "stages = [{name = 'first'}, {name = 'second', kwargs = {data = 'second.json'}}]\n",
+        encoding="utf-8",
+    )
+    sources = read_sequence(str(path)).settings.environment.kwargs["sources"]
+    assert [source["kwargs"]["data"] for source in sources] == ["first.json", "second.json"]
+
+
+def test_a_base_is_known_by_its_files(tmp_path):
+    (tmp_path / "weights").write_bytes(bytes(65 << 20))
+    first = hash_base(str(tmp_path))
+    with (tmp_path / "weights").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"1")
+    assert hash_base(str(tmp_path)) != first
+    assert hash_base("owner/name") is None
+
+
+def test_a_seed_whose_stages_its_experts_do_not_raise_is_left_out(
+    tiny, tmp_path, monkeypatch, caplog
+):
+    class Trial:
+        def __init__(self, sequence, *_, **__):
+            self.seed = sequence.settings.seed
+
+        def run(self, order, methods):
+            if self.seed in poor:
+                raise TooFewStagesError("of 3 stages 1")
+            return SimpleNamespace(seed=self.seed, stages=("sums", "backwards"))
+
+    monkeypatch.setattr(lifelong_study, "Course", Trial)
+    monkeypatch.setattr(lifelong_study, "make_base", lambda settings: "base")
+    study = Study(read_sequence(str(tiny)), ["base"], num_seeds=3)
+    poor = {1}
+    courses = list(run_study(study, tmp_path / "out", StopSignals()))
+    assert [course.seed for course in courses] == [0, 2]
+    assert "seed 1 is left out: of 3 stages 1" in caplog.text
+    poor = {0, 1, 2}
+    with pytest.raises(TooFewStagesError):
+        list(run_study(study, tmp_path / "out", StopSignals()))
 
 
 def test_two_at_once_in_one_folder_are_refused(tiny, tmp_path, capsys):

@@ -68,6 +68,14 @@ def test_a_cell_opens_the_episodes_that_were_lost(tmp_path, chromium):
     assert "modulo (seed 0); modulo (seed 1)" in text
 
 
+def test_an_episode_that_an_evaluation_lost_is_compared_with_none(tmp_path):
+    course = make_course(tmp_path, 0, MATRIX)
+    path = tmp_path / "seed-0/evaluations/second/sums/sessions/second.jsonl"
+    path.write_text(path.read_text("utf-8").splitlines(keepends=True)[1], encoding="utf-8")
+    text = write_page([course], summarize([course]), tmp_path).read_text("utf-8")
+    assert "task 1" in text and "task 0" not in text
+
+
 def test_the_files_beside_the_page_have_all_courses(tmp_path):
     courses = [make_course(tmp_path, seed, MATRIX) for seed in (0, 1)]
     write_page(courses, summarize(courses), tmp_path)

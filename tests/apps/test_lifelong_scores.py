@@ -90,14 +90,24 @@ def test_holm_multiplies_the_smallest_most_and_never_goes_back_or_over_one():
 
 
 def test_a_bootstrap_interval_holds_the_mean_and_narrows_with_more_values():
-    few, many = [0.1, 0.5, 0.9], [0.1, 0.5, 0.9] * 20
-    assert bootstrap_interval([0.4, 0.4]) == (0.4, 0.4)
+    few = [[0.1], [0.5], [0.9]]
+    many = [0.1, 0.5, 0.9] * 20
+    assert bootstrap_interval([[0.4], [0.4]]) == (0.4, 0.4)
     low, high = bootstrap_interval(few)
     assert 0.1 <= low < 0.5 < high <= 0.9
-    narrow = bootstrap_interval(many)
+    narrow = bootstrap_interval([[value] for value in many])
     assert low < narrow[0] < 0.5 < narrow[1] < high
     half = 1.96 * np.std(many) / len(many) ** 0.5  # by the normal approximation
     assert narrow == pytest.approx((0.5 - half, 0.5 + half), abs=0.01)
+    assert bootstrap_interval([many]) == pytest.approx((0.5 - half, 0.5 + half), abs=0.01)
+
+
+def test_courses_of_a_seed_are_no_seeds():
+    """What does not depend on the order is measured once a seed, however many orders there are."""
+    once, often = [[0.2], [0.6], [0.7]], [[0.2] * 5, [0.6] * 5, [0.7] * 5]
+    assert bootstrap_interval(often) == pytest.approx(bootstrap_interval(once), abs=0.01)
+    low, high = bootstrap_interval([[0.0, 0.4]] * 3)  # of courses alone
+    assert (low, high) == pytest.approx((0.0, 0.4), abs=0.07) and low < high
 
 
 def test_a_router_tells_prompts_apart_by_what_stands_in_them():

@@ -30,6 +30,8 @@ from agentpeft.apps.prove.split import (
 from agentpeft.apps.prove.study import plan_study, run_study, summarize, write_results
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.evaluating import contest
+from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
+from agentpeft.launch.evaluating.players import Contestant, Methods
 from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.run_logs import append_episodes
@@ -170,6 +172,8 @@ def test_noise_is_what_halves_of_the_tasks_differ_by():
     others = [[replace(task, task_id=f"{seed}, {task}") for task in solved] for seed in range(4)]
     assert measure_noise(others) < 0.6 * measure_noise([solved])
     doubled = [*solved, *solved]
+    right = [[replace(task, before=True) for task in few[:3]] for few in others]
+    assert measure_noise(right) == 0.0
     assert measure_noise([doubled]) == pytest.approx(measure_noise([solved]), abs=0.005)
     assert measure_noise([[replace(task, before=False) for task in solved]]) == 0.0
 
@@ -283,13 +287,13 @@ def test_runs_that_began_from_other_models_are_refused(tmp_path):
     proof = prove_scripted(tmp_path, base=guess, trained=answer_plainly)
     path = tmp_path / "seed-0/form/sessions/eval.jsonl"
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    others = [row for row in rows if row["iteration"] == 0][:5]
+    others = [row for row in rows if row["iteration"] == 0][:8]
     for row in others:
         row["outcome"] = "success"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    with pytest.raises(TrainingError, match=r"form began from another model than .*true, as 5 of"):
+    with pytest.raises(TrainingError, match=r"form began from another model than .*true, as 8 of"):
         read_seed(tmp_path / "seed-0", 0)
-    others[0]["outcome"] = "failure"  # four of 40, as rounding may do
+    others[0]["outcome"] = "failure"  # seven of 40, as rounding may do
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     assert read_seed(tmp_path / "seed-0", 0).tasks == proof.seeds[0].tasks
     with (tmp_path / "seed-0/form/metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -500,18 +504,30 @@ def test_a_place_where_nothing_can_be_written_is_wrong_input(tmp_path, place):
         run_study(plan_study([str(tmp_path / "tiny.toml")], output=tmp_path / place))
 
 
-def test_the_first_samples_bind_a_study_s_folder(tmp_path):
-    plan = {"model": {"dtype": "float32"}}
-    check_plan(plan, tmp_path)
-    check_plan({"model": {"dtype": "bfloat16"}}, tmp_path)  # nothing has been played
-    (tmp_path / "seed-0/samples").mkdir(parents=True)
-    (tmp_path / "seed-0/samples/evaluation.json").touch()
-    with pytest.raises(SettingsError, match=r"its model is .*bfloat16.*, now .*float32"):
-        check_plan(plan, tmp_path)
-    for damaged in ("[]", "{", '"a"'):
-        (tmp_path / "plan.json").write_text(damaged)
-        with pytest.raises(SettingsError, match=r"another study|is damaged"):
-            check_plan(plan, tmp_path)
+def test_samples_of_another_type_are_refused_and_of_fewer_tasks_taken(tmp_path):
+    prove_scripted(tmp_path, base=guess, trained=answer_plainly)
+    of_tasks = [
+        plan_study(["arithmetic_add", f"evaluation.num_tasks={n}"]).settings for n in (10, 50)
+    ]
+    result, lacking = (read_seed(tmp_path / "seed-0", 0, settings) for settings in of_tasks)
+    assert len(result.tasks) == 10 and result.num_unplayed == 0
+    assert len(lacking.tasks) == 40 and lacking.num_unplayed == 10  # which nobody has played
+    player = Contestant("base", "base", "tiny")
+    settings = plan_study(["arithmetic_add"]).settings
+    files = EvaluationFiles(tmp_path / "new", settings, Methods())
+    files.begin([player])
+    files.append(player, list(measures.read_evaluation(tmp_path / "seed-0/true").values()))
+    other = settings.with_model(dtype="bfloat16")
+    with pytest.raises(SettingsError, match=r"is of model.dtype = 'auto', this is of 'bfloat16'"):
+        EvaluationFiles(tmp_path / "new", other, Methods()).begin([player])
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '"a"', "3"])
+def test_a_damaged_plan_is_refused(tmp_path, text):
+    (tmp_path / "manifest.json").touch()
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(SettingsError, match=r"another study|is damaged"):
+        check_plan({"model": {}}, tmp_path)
 
 
 @pytest.mark.parametrize("rewards", REWARDS)
@@ -563,6 +579,7 @@ def test_a_quick_study_is_shorter_where_nothing_else_is_said():
             "reward must be a preset's name or",
         ),
         (["arithmetic_add", "environment.kwargs.sources=['a']"], "a source must be a table"),
+        (["arithmetic_add", "environment.kwargs.sources=5"], "sources must be a list"),
         (
             ["arithmetic_add", "environment.kwargs.sources=[{kwargs=3}]"],
             "a source must be a table, with kwargs as a table",
