@@ -25,6 +25,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.vllm.settings import VllmSettings
 from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.messages import AdapterVersion
@@ -64,17 +65,16 @@ def make_adapter(number: int, rank: int, shapes: Shapes) -> AdapterVersion:
     return make_version(number, "benchmark", weights, 2.0)
 
 
-def measure(folder: Path, shapes: Shapes, settings: VllmSettings, repeats: int) -> list[float]:
+def measure(engine: Engine, shapes: Shapes, rank: int, repeats: int) -> list[float]:
     """Returns seconds of each delivery but the first. Raises: RuntimeError on a wrong receipt."""
     seconds = []
-    with closing(start_engine(folder, [0], settings)) as engine:
-        for number in range(repeats + 1):
-            adapter = make_adapter(number, settings.max_rank, shapes)
-            start_s = time.perf_counter()
-            ack = engine.load_adapter(adapter)
-            seconds.append(time.perf_counter() - start_s)
-            if (ack.version, ack.sha256) != (number, adapter.sha256):
-                raise RuntimeError(f"the engine answers {ack}, sent was version {number}")
+    for number in range(repeats + 1):
+        adapter = make_adapter(number, rank, shapes)
+        start_s = time.perf_counter()
+        ack = engine.load_adapter(adapter)
+        seconds.append(time.perf_counter() - start_s)
+        if (ack.version, ack.sha256) != (number, adapter.sha256):
+            raise RuntimeError(f"the engine answers {ack}, sent was version {number}")
     return seconds[1:]
 
 
@@ -91,7 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             shapes = save_model(name, Path(folder))
             for serving, rank in itertools.product(args.serving, args.ranks):
                 own = VllmSettings(serving, "float32", 256, 8, rank)
-                milliseconds = 1e3 * np.array(measure(Path(folder), shapes, own, args.repeats))
+                with closing(start_engine(Path(folder), [0], own)) as engine:
+                    seconds = measure(engine, shapes, rank, args.repeats)
+                milliseconds = 1e3 * np.array(seconds)
                 line = {"model": name, "serving": serving, "rank": rank}
                 line |= {"median_ms": round(float(np.median(milliseconds)), 1)}
                 line |= {"p95_ms": round(float(np.percentile(milliseconds, 95)), 1)}

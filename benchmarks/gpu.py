@@ -34,7 +34,9 @@ the machine, goes on where it was. Weights are random.
                              vLLM's cache empty and again with it; an iteration's parts; sampled
                              tokens/s, and those of bare vLLM over the same prompts and lengths;
                              the share of time in which the card computes; memory by process
-                             against the estimate; mismatch and probe. About four minutes
+                             against the estimate; mismatch and probe. By reckoning nine minutes
+                             with vLLM's caches empty (--minutes is looked at between its three
+                             figures); seconds of the start are printed as they are known
 
 All parts but the last three do without gymnasium, sqlglot, Ray and vLLM: where the package is not
 installed, `PYTHONPATH=.` will do, with torch, transformers, peft and pydantic. What cannot be
@@ -113,6 +115,11 @@ class Bench:
     """Of the loop's files, which later calls use."""
     model: Path | None = None
     """The loop's model; None: random weights."""
+
+    @property
+    def model_name(self) -> str:
+        """What its figures call the loop's model."""
+        return "random weights" if self.model is None else self.model.name
 
     @property
     def is_gpu(self) -> bool:
@@ -428,10 +435,9 @@ def measure_vllm(bench: Bench, serving: Literal["fused", "native"]) -> Values:
     settings = make_vllm_settings(bench, serving)
     with TemporaryDirectory() as folder:
         shapes = adapter_sync.save_model("tiny" if bench.is_tiny else "0.5b", Path(folder))
-        seconds = adapter_sync.measure(Path(folder), shapes, settings, bench.repeats)
         num_episodes, num_tokens = (16, 8) if bench.is_tiny else (1024, 128)
         with closing(start_engine(Path(folder), [0], settings)) as engine:
-            engine.load_adapter(adapter_sync.make_adapter(1, RANK, shapes))
+            seconds = adapter_sync.measure(engine, shapes, RANK, bench.repeats)
             rng = np.random.default_rng(0)
             requests = [
                 GenerationRequest(f"s{number}", ids, (number,), 1.0, num_tokens)
@@ -443,9 +449,10 @@ def measure_vllm(bench: Bench, serving: Literal["fused", "native"]) -> Values:
                 done = await asyncio.gather(*map(engine.generate, requests))
                 return sum(len(each.token_ids) for each in done)
 
-            start_s = time.perf_counter()
-            sampled = asyncio.run(sample())
-            sampling_s = time.perf_counter() - start_s
+            for _ in range(2):  # the first time, kernels are still chosen
+                start_s = time.perf_counter()
+                sampled = asyncio.run(sample())
+                sampling_s = time.perf_counter() - start_s
     return {
         "delivery_s": round(float(np.median(seconds)), 4),
         "sampled_tokens_per_s": round(sampled / sampling_s, 1),
@@ -532,8 +539,11 @@ def make_loop_model(bench: Bench) -> Path:
     return folder
 
 
-def measure_loop(bench: Bench, *words: str) -> Values:
-    """Returns the figures of a run, with memory's estimate."""
+def measure_loop(bench: Bench, *words: str, is_again: bool = False) -> Values:
+    """Returns the figures of a run, with memory's estimate.
+
+    What bare vLLM samples is what the first run has sampled, so one `is_again` does not note it.
+    """
     check_vllm()
     import gpu_loop
 
@@ -542,12 +552,14 @@ def measure_loop(bench: Bench, *words: str) -> Values:
 
     model = make_loop_model(bench)
     words = (*(gpu_loop.ON_GPU if bench.is_gpu else gpu_loop.TINY), *words)
-    values = gpu_loop.measure_run(bench.folder, model, words, is_gpu=bench.is_gpu)
+    notes = "requests-again.json" if is_again else gpu_loop.REQUESTS
+    values = gpu_loop.measure_run(bench.folder, model, words, is_gpu=bench.is_gpu, notes=notes)
     settings = read_start([gpu_loop.CONFIG], [*words, f"model.name={model}"]).settings
     mib = estimate_memory(settings)
     return values | {
         "estimate_mib": {name: round(mib[name]) for name in ("learner", "env_runner")},
         "has_real_weights": bench.model is not None,
+        "model": bench.model_name,
     }
 
 
@@ -555,7 +567,16 @@ def measure_second_start(bench: Bench) -> Values:
     """Returns the figures of a run of two iterations, which starts with vLLM's cache."""
     if not bench.is_gpu:
         raise LeftOutError("vLLM compiles nothing on a CPU")
-    return measure_loop(bench, "training.num_iterations=2")
+    need_loop(bench)
+    return measure_loop(bench, "training.num_iterations=2", is_again=True)
+
+
+def need_loop(bench: Bench) -> None:
+    """Raises: LeftOutError where no loop has left its files in this folder."""
+    import gpu_loop
+
+    if not (bench.folder / gpu_loop.REQUESTS).is_file():
+        raise LeftOutError("no loop was measured in this --folder")
 
 
 def measure_bare_vllm(bench: Bench) -> Values:
@@ -568,8 +589,7 @@ def measure_bare_vllm(bench: Bench) -> Values:
     from agentpeft.policies.engines.vllm.start import FLASHINFER_SAMPLER, make_variables
     from agentpeft.policies.engines.vllm.weight_files import CheckpointFiles, write_adapter
 
-    if not (bench.folder / gpu_loop.REQUESTS).is_file():
-        raise LeftOutError("no loop was measured in this --folder")
+    need_loop(bench)
     model = make_loop_model(bench)
     words = [*(gpu_loop.ON_GPU if bench.is_gpu else gpu_loop.TINY), f"model.name={model}"]
     settings = replace(
@@ -589,10 +609,11 @@ def measure_bare_vllm(bench: Bench) -> Values:
     for name in OURS:  # what a run asks of vLLM besides
         arguments.pop(name, None)
     variables = {n: v for n, v in make_variables(settings).items() if n == FLASHINFER_SAMPLER}
-    return gpu_loop.measure_bare(bench.folder, model, arguments, variables)
+    values = gpu_loop.measure_bare(bench.folder, model, arguments, variables)
+    return values | {"model": bench.model_name}
 
 
-OURS = ("model", "hf_overrides", "logprobs_mode", "worker_extension_cls", "compilation_config")
+OURS = ("model", "hf_overrides", "logprobs_mode", "worker_extension_cls")
 """Arguments of vLLM that bare vLLM is not given."""
 
 
@@ -658,7 +679,7 @@ def main() -> int:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    done = set() if options.again else read_done(results, run)
+    done = set() if options.again else read_done(results, run, bench.model_name)
     has_failed = False
     for name in options.parts or PARTS:
         start_s = time.monotonic()
@@ -678,12 +699,15 @@ def main() -> int:
     return int(has_failed)
 
 
-def read_done(results: Path | None, run: Values) -> set[str]:
-    """Returns the figures that a file has of such a run; not what was left out or has failed."""
+def read_done(results: Path | None, run: Values, model: str) -> set[str]:
+    """Returns the figures that a file has of such a run; not what was left out or has failed.
+
+    Those of a loop are of a model too.
+    """
     if results is None or not results.is_file():
         return set()
     rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    same = (row for row in rows if run.items() <= row.items())
+    same = (r for r in rows if run.items() <= r.items() and r.get("model", model) == model)
     return {row["figure"] for row in same if not row.keys() & {"left_out", "failed"}}
 
 

@@ -168,13 +168,17 @@ def name_command(command: str) -> str:
     return next((kind for start, kind in kinds.items() if start in name), "")
 
 
-def measure_run(folder: Path, model: Path, words: Sequence[str], *, is_gpu: bool) -> dict[str, Any]:
+def measure_run(
+    folder: Path, model: Path, words: Sequence[str], *, is_gpu: bool, notes: str = REQUESTS
+) -> dict[str, Any]:
     """Returns the seconds of a run's start and of its iterations, and what was seen meanwhile.
 
-    Raises: RuntimeError where it fails.
+    The seconds of the start are printed as they are known, since the run may be cut off. `notes` is
+    the file of what was sampled last. Raises: RuntimeError where it fails.
     """
     command = [sys.executable, __file__, "train", str(folder), str(model), *words]
     variables = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CACHE_ROOT": str(folder / CACHE)}
+    variables[_NOTES] = str(folder.absolute() / notes)
     environment = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
     has_cache = (folder / CACHE).exists()
     begin_s, lines = time.monotonic(), list[tuple[float, str]]()
@@ -192,6 +196,10 @@ def measure_run(folder: Path, model: Path, words: Sequence[str], *, is_gpu: bool
         assert process.stdout is not None
         for line in process.stdout:
             lines.append((time.monotonic(), line))
+            for name, pattern in {**PARTS, **VLLM_PARTS}.items():
+                if re.search(pattern, line):
+                    seen = {"seen": name, "after_s": round(time.monotonic() - begin_s, 1)}
+                    print(json.dumps(seen | {"line": line.strip()[-200:]}), flush=True)
     if process.returncode:
         raise RuntimeError("".join(line for _, line in lines)[-4000:])
     metrics = read_last_metrics(folder)
@@ -277,7 +285,6 @@ def train(folder: Path, model: Path, words: Sequence[str]) -> None:
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("agentpeft").setLevel(logging.INFO)
-    os.environ[_NOTES] = str(folder.absolute() / REQUESTS)
     places = f"output.dir={folder.absolute() / 'outputs'}", f"model.name={model.absolute()}"
     settings = prepare(read_start([CONFIG], [*words, *places]).settings, None, is_new=True)
     run_dir, signals = make_run_dir(settings), StopSignals()

@@ -22,11 +22,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from gpu_work import TINY_SHAPES, make_model
 
@@ -74,7 +76,10 @@ def main() -> None:
     path = results / f"lifelong-{sequence.settings.experiment}.json"
     signals = StopSignals()
     done: list[CourseResult] = []
-    limit_s = threading.TIMEOUT_MAX if args.minutes is None else 60 * args.minutes
+    limit_s = threading.TIMEOUT_MAX
+    if args.minutes is not None:  # since the process began, which has imported torch meanwhile
+        begun_s = time.time() - psutil.Process().create_time()
+        limit_s = max(60 * args.minutes - begun_s, 0.0)
     timer = threading.Timer(limit_s, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()

@@ -50,6 +50,9 @@ class LearnerActor(Actor):
         if not use_lora:  # what is trained is float32, also where it goes on from
             loaded = settings.with_model(dtype="float32")
         num_gpus, is_frozen = learners.num_gpus_per_learner, use_lora and not shard_base
+        if num_gpus > 0 and not _ALLOCATOR_NAMES & os.environ.keys():
+            # In one process, by no variable: vLLM's own process would inherit it, and cannot sleep
+            torch._C._accelerator_setAllocatorSettings(_ALLOCATOR["PYTORCH_ALLOC_CONF"])
         base = load_base(loaded, num_gpus, stays_on_cpu=shard_base, is_frozen=is_frozen)
         policy = attach_lora(
             base,

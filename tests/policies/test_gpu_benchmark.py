@@ -95,8 +95,10 @@ def test_a_figure_that_fails_is_a_line_and_is_measured_again(monkeypatch, tmp_pa
     row = {"figure": "head", **measure(fail)}
     assert row == {"figure": "head", "failed": "RuntimeError: no such kernel"}
     results = tmp_path / "gpu.jsonl"
-    results.write_text("".join(json.dumps(each) + "\n" for each in (row, {"figure": "loop"})))
-    assert read_done(results, {}) == {"loop"}
+    rows = (row, {"figure": "loop", "model": "ours"}, {"figure": "delivery"})
+    results.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    assert read_done(results, {}, "ours") == {"loop", "delivery"}
+    assert read_done(results, {}, "another") == {"delivery"}
 
 
 @pytest.mark.long

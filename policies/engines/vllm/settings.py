@@ -59,6 +59,8 @@ class VllmSettings:
             "hf_overrides": {"head_dtype": "float32"},  # as `FloatHead` does
             "max_model_len": self.max_context_tokens,
             "max_num_seqs": self.max_concurrent,
+            # An `AsyncLLM` would take 2,048 at once where vLLM's other entrances take 16,384
+            "max_num_batched_tokens": max(_PREFILL_TOKENS, self.max_context_tokens),
             "kv_cache_memory_bytes": self.kv_cache_bytes,
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",
@@ -74,15 +76,14 @@ class VllmSettings:
         if self.gpu_share:
             args["gpu_memory_utilization"] = 0.9 * self.gpu_share
             args["enable_sleep_mode"] = self.sleeps
-            # Graphs of the batches that can be, with LoRA: vLLM would capture three times those
+            # Graphs of the batches that can be, with LoRA: vLLM would capture six times those
             args["compilation_config"] = {
-                "max_cudagraph_capture_size": min(-(-self.max_concurrent // 16) * 16, 512),
+                "cudagraph_capture_sizes": _choose_graph_sizes(self.max_concurrent),
                 "cudagraph_specialize_lora": not self.needs_adapter,
             }
         else:
             # A prompt in parts would end vLLM: it rewinds seeds after each, on GPUs only
             args["enable_chunked_prefill"] = False
-            args["max_num_batched_tokens"] = max(_PREFILL_TOKENS, self.max_context_tokens)
         if self.serving == "native":
             slot = next((rank for rank in MAX_RANKS if rank >= self.max_rank), None)
             if slot is None:
@@ -92,6 +93,17 @@ class VllmSettings:
                 )
             args |= {"enable_lora": True, "max_loras": self.num_adapters, "max_lora_rank": slot}
         return args
+
+
+def _choose_graph_sizes(max_concurrent: int) -> list[int]:
+    """Returns the batches that graphs are captured for: a smaller one takes the next one's.
+
+    >>> _choose_graph_sizes(70)
+    [1, 2, 4, 8, 16, 24, 32, 48, 64, 80]
+    """
+    largest = min(-(-max_concurrent // 16) * 16, 512)
+    sizes = {1, 2, 4, 8, 16, 24, *range(32, 129, 16), *range(160, 513, 32), largest}
+    return sorted(size for size in sizes if size <= largest)
 
 
 def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from vllm_parts import CONTEXT, make_adapter
@@ -79,10 +80,12 @@ def test_graphs_are_captured_for_the_batches_that_the_slots_can_make():
     assert "compilation_config" not in on_cpu.engine_args("model")
     for num_slots, largest in ((1, 16), (100, 112), (256, 256), (2000, 512)):
         on_gpu = replace(on_cpu, gpu_share=0.5, max_concurrent=num_slots)
-        assert on_gpu.engine_args("model")["compilation_config"] == {
-            "max_cudagraph_capture_size": largest,
-            "cudagraph_specialize_lora": False,
-        }
+        found = on_gpu.engine_args("model")["compilation_config"]
+        sizes = found["cudagraph_capture_sizes"]
+        assert found.keys() == {"cudagraph_capture_sizes", "cudagraph_specialize_lora"}
+        assert sizes == sorted(set(sizes)) and sizes[-1] == largest and len(sizes) <= 25
+        # No step of the batches that are there is padded by more than half of it, but small ones
+        assert all(b <= max(1.5 * (a + 1), 16) for a, b in pairwise(sizes))
 
 
 def test_adapter_files_carry_the_version_and_every_bit(tmp_path):
