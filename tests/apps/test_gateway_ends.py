@@ -114,7 +114,7 @@ class Play:
             return False
 
         request = ChatRequest((Message("user", text),), ())
-        return await self.episode.answer(request, CHAT, stays)
+        return await self.episode.answer(request, lambda _: CHAT, stays)
 
 
 def test_what_is_sampled_after_the_end_is_not_learnt_from():
