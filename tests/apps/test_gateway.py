@@ -529,7 +529,7 @@ def test_programs_end_with_a_killed_runner_with_what_they_have_started(tmp_path)
         "import asyncio, sys; from agentpeft.apps.gateway.program import FreshProcesses; "
         "asyncio.run(FreshProcesses(sys.argv[1], None).run({}, ''))"
     )
-    # It has read its task, and kills the process that runs it, which has told the watch of it by then
+    # It has read its task, and later kills the process that runs it, and that watches it by then
     program = f"sleep 60 & touch {tmp_path}/$$ {tmp_path}/$!; cat; sleep 1; kill -9 $PPID; wait"
     command = shlex.join(["sh", "-c", program])
     killed = subprocess.run([sys.executable, "-c", code, command], check=False, timeout=60)
