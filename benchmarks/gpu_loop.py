@@ -181,6 +181,7 @@ def measure_run(
     variables[_NOTES] = str(folder.absolute() / notes)
     environment = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
     has_cache = (folder / CACHE).exists()
+    parts = PARTS | VLLM_PARTS
     begin_s, lines = time.monotonic(), list[tuple[float, str]]()
     with (
         watched(is_gpu) as watch,
@@ -196,7 +197,7 @@ def measure_run(
         assert process.stdout is not None
         for line in process.stdout:
             lines.append((time.monotonic(), line))
-            for name, pattern in {**PARTS, **VLLM_PARTS}.items():
+            for name, pattern in parts.items():
                 if re.search(pattern, line):
                     seen = {"seen": name, "after_s": round(time.monotonic() - begin_s, 1)}
                     print(json.dumps(seen | {"line": line.strip()[-200:]}), flush=True)

@@ -24,6 +24,7 @@ from agentpeft.envs.tools.tool_table import ToolCall
 
 _MAX_BODY_BYTES = 4 << 20
 _MAX_CONNECTIONS = 4096
+_RPC_NO_METHOD = -32601
 
 
 class GatewayServer:
@@ -181,7 +182,7 @@ class GatewayServer:
                 content = [{"type": "text", "text": said}]
                 answer["result"] = {"content": content, "isError": is_error}
             case method:
-                answer["error"] = {"code": -32601, "message": f"no method {method!r:.60}"}
+                answer["error"] = {"code": _RPC_NO_METHOD, "message": f"no method {method!r:.60}"}
         return _json(answer)
 
 

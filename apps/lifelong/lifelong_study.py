@@ -26,7 +26,6 @@ from agentpeft.apps.lifelong.methods import METHODS, Method
 from agentpeft.apps.lifelong.scores import compute_kl_new, compute_kl_old
 from agentpeft.apps.lifelong.stage_runs import (
     check_plan,
-    hash_base,
     make_folder,
     make_run_settings,
 )
@@ -41,6 +40,7 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.named_files import hash_named
 
 logger = logging.getLogger(__name__)
 REFERENCE = "sequential"
@@ -275,5 +275,5 @@ def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:
 def _describe(sequence: TaskSequence, base: str) -> dict[str, Any]:
     """Returns what a study's folder is of."""
     settings = sequence.settings.model_dump(mode="json", exclude={"output"})
-    shown = {"stages": sequence.stages, "entry_rise": sequence.entry_rise, "base": base}
-    return {**shown, "base_files": hash_base(base), **settings}
+    own = {"base": base, "base_files": hash_named(base)}
+    return {"stages": sequence.stages, "entry_rise": sequence.entry_rise, **own, **settings}

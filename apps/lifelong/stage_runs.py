@@ -24,7 +24,6 @@ from agentpeft.policies.checkpointing.checkpoints import (
 )
 from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.settings.config import OutputSettings, Settings
-from agentpeft.policies.settings.named_files import find_path, hash_files
 from agentpeft.policies.settings.toml import with_overrides
 
 logger = logging.getLogger(__name__)
@@ -137,12 +136,6 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"--output {folder}: {error.strerror}") from None
-
-
-def hash_base(name: str) -> str | None:
-    """Returns the hash of a base's files, where its name is a folder's."""
-    path = find_path(name)
-    return None if path is None else hash_files(path)
 
 
 def is_done(run_dir: Path) -> bool:

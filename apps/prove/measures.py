@@ -6,7 +6,9 @@ base. All stand on one base and one list of held-out tasks.
 
 import logging
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 from agentpeft.apps.lifelong.stage_runs import is_done, make_run_settings, train
@@ -132,10 +134,12 @@ def read_seed(folder: Path, seed: int, settings: Settings | None = None) -> Seed
     An evaluation lacks an episode whose environment failed, or was too slow. Raises: TrainingError
     where the evaluations are of other tasks or bases, or have no task in common.
     """
-    for rewards in REWARDS[1:] if settings is None or not settings.env_runners.agent else ():
-        _check_same_base(folder / REWARDS[0], folder / rewards)
+    before = read_evaluation(folder / "true", is_first=True)
+    if settings is None or not settings.env_runners.agent:
+        for rewards in REWARDS[1:]:
+            _check_same_base(before, folder / rewards)
     greedy = {
-        "before": read_evaluation(folder / "true", is_first=True),
+        "before": before,
         "after": read_evaluation(folder / "true"),
         "shuffled": read_evaluation(folder / "shuffled"),
         "form": read_evaluation(folder / "form"),
@@ -143,8 +147,9 @@ def read_seed(folder: Path, seed: int, settings: Settings | None = None) -> Seed
     samples: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
     for row in read_rows(folder / "samples" / "sessions" / "base.jsonl"):
         samples[row["group_id"]].append(to_record(row))
-    played = sorted(samples.keys() | set().union(*greedy.values()))
-    positions = played if settings is None else range(settings.evaluation.num_tasks)
+    positions: Sequence[int] = sorted(samples.keys() | set().union(*greedy.values()))
+    if settings is not None:
+        positions = range(settings.evaluation.num_tasks)
     tasks = []
     for position in positions:
         records = {n: played[position] for n, played in greedy.items() if position in played}
@@ -175,23 +180,25 @@ def read_seed(folder: Path, seed: int, settings: Settings | None = None) -> Seed
             "environment failed, or was too slow",
             *(seed, num_unplayed, len(positions)),
         )
-    curves, num_seen = {}, 0
-    for rewards in REWARDS:
-        run = read_run(folder / rewards)
-        curves[rewards] = dict(zip(*run.series("eval/success_rate"), strict=True))
-        num_seen = max([num_seen, *map(int, run.series("eval/num_seen_tasks")[1])])
-    return SeedResult(seed, tuple(tasks), curves, num_unplayed, num_seen)
+    runs = {rewards: read_run(folder / rewards) for rewards in REWARDS}
+    curves = {
+        rewards: dict(zip(*run.series("eval/success_rate"), strict=True))
+        for rewards, run in runs.items()
+    }
+    seen = chain.from_iterable(run.series("eval/num_seen_tasks")[1] for run in runs.values())
+    return SeedResult(seed, tuple(tasks), curves, num_unplayed, int(max(seen, default=0)))
 
 
-def _check_same_base(run_dir: Path, other: Path) -> None:
-    """Raises: TrainingError where two runs did not begin from one base, as their play shows."""
-    played, theirs = (read_evaluation(each, is_first=True) for each in (run_dir, other))
+def _check_same_base(played: Mapping[int, EpisodeRecord], other: Path) -> None:
+    """Raises: TrainingError where a run did not begin from the base that played, as play shows."""
+    theirs = read_evaluation(other, is_first=True)
     places = played.keys() & theirs.keys()
     num_other = sum(_is_solved(played[place]) != _is_solved(theirs[place]) for place in places)
     if num_other > _MAX_OTHER * len(places) + _FEW:
         raise TrainingError(
-            f"{other} began from another model than {run_dir}, as {num_other} of {len(places)} "
-            "held-out tasks show: was it changed in between? Begin again in another --output"
+            f"{other} began from another model than {other.with_name(REWARDS[0])}, as {num_other} "
+            f"of {len(places)} held-out tasks show: was it changed in between? Begin again in "
+            "another --output"
         )
 
 

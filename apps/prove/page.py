@@ -30,7 +30,6 @@ def write_page(proof: RewardProof, folder: Path) -> Path:
         title=f"What the reward taught: {folder.name}",
         proof=proof,
         groups=groups,
-        num_unplayed=sum(seed.num_unplayed for seed in proof.seeds),
         plots={name: to_svg(plot) for name, plot in plots.items()},
         episodes=list(_find_episodes(proof, folder)),
     )

@@ -166,19 +166,18 @@ def measure_noise(seeds: Sequence[Sequence[TaskResult]]) -> float:
     of which it solves 90. Places with one task are in one half, in all seeds.
     """
     names = sorted({task.task_id for tasks in seeds for task in tasks})
-    rng, place = np.random.default_rng(0), {name: number for number, name in enumerate(names)}
-    order = rng.permuted(np.tile(np.arange(len(names)), (_NUM_HALVINGS, 1)), axis=1)
-    halves = [(order < len(names) // 2).astype(float), (order >= -(-len(names) // 2)).astype(float)]
+    place, size = {name: number for number, name in enumerate(names)}, len(names) // 2
+    numbers = np.tile(np.arange(len(names), dtype=np.int32), (_NUM_HALVINGS, 1))
+    order = np.random.default_rng(0).permuted(numbers, axis=1)
     differences = np.zeros(_NUM_HALVINGS)
     for tasks in seeds:
-        places = [place[task.task_id] for task in tasks]
-        played = np.bincount(places, minlength=len(names))
-        solved = np.bincount(places, [task.before for task in tasks], len(names))
-        sizes = [half @ played for half in halves]
-        first, second = (
-            half @ solved / np.maximum(n, 1) for half, n in zip(halves, sizes, strict=True)
-        )
-        differences += np.where(np.minimum(*sizes) > 0, first - second, 0.0)
+        before = np.array([float(task.before) for task in tasks])
+        drawn = order[:, [place[task.task_id] for task in tasks]]
+        first, second = drawn < size, drawn >= len(names) - size
+        num_first, num_second = first.sum(axis=1), second.sum(axis=1)
+        apart = first @ before / np.maximum(num_first, 1)
+        apart -= second @ before / np.maximum(num_second, 1)
+        differences += np.where((num_first > 0) & (num_second > 0), apart, 0.0)
     return float(np.quantile(np.abs(differences / len(seeds)), 0.95))
 
 
@@ -195,7 +194,7 @@ class ProofVerdict:
     allowed: float
 
 
-def judge(figures: Figures, noise: float, num_unplayed: int = 0, num_seen: int = 0) -> ProofVerdict:
+def judge(figures: Figures, noise: float, num_unplayed: int, num_seen: int) -> ProofVerdict:
     """Returns the verdict: the first condition that fails, else that it is proven.
 
     `num_unplayed` held-out tasks are not in the figures, `num_seen` were drawn in training too.
@@ -248,13 +247,18 @@ def _say(figure: Figure) -> str:
 
 @dataclass(frozen=True)
 class RewardProof:
-    """A verdict with all that it stands on: figures of all tasks, by skill and by seed."""
+    """A verdict with all that it stands on: figures of all tasks, by skill and by seed.
+
+    `num_unplayed` and `num_seen` are of all seeds.
+    """
 
     verdict: ProofVerdict
     figures: Figures
     by_skill: Mapping[str, Figures]
     by_seed: Mapping[int, Figures]
     seeds: tuple[SeedResult, ...]
+    num_unplayed: int
+    num_seen: int
 
 
 def make_proof(seeds: Sequence[SeedResult]) -> RewardProof:
@@ -269,12 +273,6 @@ def make_proof(seeds: Sequence[SeedResult]) -> RewardProof:
         for skill in skills
     }
     by_seed = {seed.seed: compute_figures([seed.tasks]) for seed in seeds}
-    return RewardProof(
-        judge(
-            figures,
-            measure_noise(tasks),
-            sum(seed.num_unplayed for seed in seeds),
-            sum(seed.num_seen for seed in seeds),
-        ),
-        *(figures, by_skill, by_seed, tuple(seeds)),
-    )
+    left_out = sum(seed.num_unplayed for seed in seeds), sum(seed.num_seen for seed in seeds)
+    verdict = judge(figures, measure_noise(tasks), *left_out)
+    return RewardProof(verdict, figures, by_skill, by_seed, tuple(seeds), *left_out)

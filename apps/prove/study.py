@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentpeft.apps.lifelong.stage_runs import check_plan, hash_base, make_folder
+from agentpeft.apps.lifelong.stage_runs import check_plan, make_folder
 from agentpeft.apps.lifelong.study_engine import StudyEngine
 from agentpeft.apps.prove.form import takes_reward
 from agentpeft.apps.prove.measures import (
@@ -32,6 +32,7 @@ from agentpeft.launch.run.run_folder import lock_run, output_base, read_start
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.loop.evaluation import is_held_out
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.named_files import hash_named
 
 logger = logging.getLogger(__name__)
 _NUM_SEEDS, _MAX_SEEDS = 3, 100
@@ -148,7 +149,7 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
     make_folder(plan.folder)
     with lock_run(plan.folder), ExitStack() as cluster, ExitStack() as engine:
         content = settings.model_dump(mode="json", exclude={"output", "seed"})
-        check_plan({**content, "base_files": hash_base(settings.model.name)}, plan.folder)
+        check_plan({**content, "base_files": hash_named(settings.model.name)}, plan.folder)
         results, base = list[SeedResult](), ""
         opener: Opener = playing
         for seed in plan.seeds:
@@ -189,8 +190,8 @@ def summarize(proof: RewardProof) -> dict[str, Any]:
     return {
         **asdict(proof.verdict),
         **asdict(proof.figures),
-        "num_unplayed": sum(result.num_unplayed for result in proof.seeds),
-        "num_seen": sum(result.num_seen for result in proof.seeds),
+        "num_unplayed": proof.num_unplayed,
+        "num_seen": proof.num_seen,
         "by_skill": by_skill,
         "by_seed": by_seed,
         "curves": {str(result.seed): result.curves for result in proof.seeds},

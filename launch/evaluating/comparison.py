@@ -13,7 +13,7 @@ from agentpeft.envs import Outcome
 from agentpeft.policies.messages import EpisodeRecord
 
 _NUM_DRAWS = 10_000
-Floats = NDArray[np.float64]
+_Sums = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def _sum_by_task(ids: Sequence[str], values: Sequence[float]) -> dict[str, tuple
 
 
 def _draw_totals(
-    rng: np.random.Generator, tasks: Floats, num_added: float, times: NDArray[np.int_]
-) -> Floats:
+    rng: np.random.Generator, tasks: _Sums, num_added: float, times: NDArray[np.int_]
+) -> _Sums:
     """Returns sums and counts (draws, seeds, 2) of tasks drawn with replacement.
 
     `tasks` (tasks, seeds, 2) are each one's sum and count; in draw i they are drawn `times[i]`
@@ -123,7 +123,7 @@ def _draw_totals(
     added = [np.stack([value * size, size], axis=-1).ravel() for value in (1.0, 0.0, -1.0)]
     weights = np.concatenate([num_alike, np.array([0.25, 0.5, 0.25]) * num_added])
     num_drawn = rng.multinomial(times * (len(tasks) + round(num_added)), weights / weights.sum())
-    totals: Floats = num_drawn @ np.concatenate([kinds, added])
+    totals: _Sums = num_drawn @ np.concatenate([kinds, added])
     return totals.reshape(-1, *tasks.shape[1:])
 
 

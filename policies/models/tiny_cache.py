@@ -21,7 +21,7 @@ from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.models.policy_base import PolicyBase, Progress, compute_fingerprint
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.model import CHAT_SETTINGS
-from agentpeft.policies.settings.named_files import find_path, hash_files, rename_files
+from agentpeft.policies.settings.named_files import hash_named, rename_files
 
 logger = logging.getLogger(__name__)
 CACHE_VARIABLE = "AGENTPEFT_CACHE"
@@ -78,8 +78,7 @@ def compute_key(settings: Settings) -> str:
 
 
 def _hash_if_there(name: str) -> str:
-    path = find_path(name)
-    return name if path is None else hash_files(path)
+    return hash_named(name) or name
 
 
 def _environment_folder(env_id: str, suite: Path) -> Path:

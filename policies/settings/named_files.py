@@ -65,6 +65,12 @@ def hash_files(path: Path) -> str:
     return digest.hexdigest()
 
 
+def hash_named(name: str) -> str | None:
+    """Returns the hash of the files that a setting names here; None where there are none."""
+    path = find_path(name)
+    return None if path is None else hash_files(path)
+
+
 def files_of(path: Path) -> list[Path]:
     """Returns a file, or all files in a folder and below."""
     return sorted(file for file in (path, *path.rglob("*")) if file.is_file())

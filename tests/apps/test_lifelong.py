@@ -22,7 +22,7 @@ from agentpeft.apps.lifelong.course import TooFewStagesError, read_folder
 from agentpeft.apps.lifelong.lifelong import main
 from agentpeft.apps.lifelong.lifelong_study import Study, run_study
 from agentpeft.apps.lifelong.methods import METHODS, NUM_EXAMPLES
-from agentpeft.apps.lifelong.stage_runs import hash_base, make_run_settings
+from agentpeft.apps.lifelong.stage_runs import make_run_settings
 from agentpeft.apps.lifelong.study_engine import SHARED, with_room
 from agentpeft.apps.lifelong.task_sequence import FOLDER, read_sequence
 from agentpeft.envs import Outcome, SettingsError
@@ -40,6 +40,7 @@ from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.open_adapters import merge_adapter, open_adapter
 from agentpeft.policies.rollout.scripted_play import make_text_env
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.named_files import hash_named
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -552,12 +553,12 @@ def test_stages_may_have_files_of_their_own(tmp_path):
 
 def test_a_base_is_known_by_its_files(tmp_path):
     (tmp_path / "weights").write_bytes(bytes(65 << 20))
-    first = hash_base(str(tmp_path))
+    first = hash_named(str(tmp_path))
     with (tmp_path / "weights").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"1")
-    assert hash_base(str(tmp_path)) != first
-    assert hash_base("owner/name") is None
+    assert hash_named(str(tmp_path)) != first
+    assert hash_named("owner/name") is None
 
 
 def test_a_seed_whose_stages_its_experts_do_not_raise_is_left_out(
