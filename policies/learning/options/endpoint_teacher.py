@@ -68,7 +68,7 @@ class EndpointTeacher:
             return Scores(np.zeros(0, np.float32))
         ids = np.concatenate([trajectory.prompt_ids, trajectory.token_ids]).tolist()
         logprobs = self._ask(ids)
-        places = len(trajectory.prompt_ids) + np.flatnonzero(trajectory.loss_mask)
+        places = (len(trajectory.prompt_ids) + np.flatnonzero(trajectory.loss_mask)).tolist()
         sampled = [logprobs[place] for place in places] if len(logprobs) == len(ids) else [None]
         if None in sampled:
             raise TrainingError(
