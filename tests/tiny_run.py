@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from agentpeft.launch.train import main
+from agentpeft.policies.checkpointing.checkpoints import write_checkpoint
 
 TINY = """
 experiment = "tiny"
@@ -40,4 +41,13 @@ def make_run(folder: Path, overrides: Sequence[str] = ()) -> Path:
     path, rng = adapter / "adapter_model.safetensors", np.random.default_rng(0)
     weights = {n: w + 0.05 * rng.normal(size=w.shape) for n, w in load_file(path).items()}
     save_file({n: w.astype(np.float32) for n, w in weights.items()}, path, {"format": "pt"})
+    seal(adapter.parent)
     return adapter.parents[2]
+
+
+def seal(checkpoint: Path) -> None:
+    """Writes a manifest for the files that a checkpoint has now."""
+    files = [path for path in checkpoint.rglob("*") if path.is_file()]
+    contents = {str(path.relative_to(checkpoint)): path.read_bytes() for path in files}
+    contents.pop("manifest.json")
+    write_checkpoint(checkpoint, contents)

@@ -27,9 +27,16 @@ def naming_file(path: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file atomically, over an older one. Raises: OSError that names `path`."""
-    with naming_file(path), making(path) as new:
-        new.write_bytes(content)
+    """Writes a file atomically, over an older one. Raises: OSError that names `path`.
+
+    A link stays one, and its target is written; into a pipe or a device it writes as it is.
+    """
+    with naming_file(path):
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        with making(Path(os.path.realpath(path))) as new:
+            new.write_bytes(content)
 
 
 @contextmanager

@@ -134,13 +134,12 @@ def evaluate(
     disable_progress_bar()  # type: ignore[no-untyped-call]
     num_runners = min(settings.env_runners.num_env_runners, os.cpu_count() or 1)
     torch.set_num_threads(max(settings.num_threads, num_runners))  # here one engine plays
-    files = EvaluationFiles(output, settings, methods)
-    files.begin(contestants)
-    waiting = [contestant for contestant in contestants if files.missing(contestant)]
     most = settings.env_runners.max_concurrent_episodes // settings.evaluation.samples_per_task
     is_serial = methods.num_replayed > 0 and examples is None
     at_once = 1 if is_serial else min(_MAX_ROUND, max(1, most))
-    with _make_bar() as bar:
+    with closing(EvaluationFiles(output, settings, methods)) as files, _make_bar() as bar:
+        files.begin(contestants)
+        waiting = [contestant for contestant in contestants if files.missing(contestant)]
         for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
             with _open(opener(settings, contestant, methods)):
                 pass

@@ -1,5 +1,6 @@
 """What an evaluation leaves: its settings, every episode, results; and how it resumes from them."""
 
+import fcntl
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.evaluating.comparison import compare_all
 from agentpeft.launch.evaluating.players import Contestant, Methods
 from agentpeft.launch.reporting.run_data import read_rows, to_record
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
@@ -52,14 +54,18 @@ class EvaluationFiles:
         self._records: dict[Contestant, list[EpisodeRecord]] = {}
         self._policies: dict[str, list[Any]] = {}
         """Those that have episodes here, by name."""
+        self._lock: int | None = None
+        """A descriptor of the folder, once it is there and no other evaluation may play into it."""
 
     def begin(self, contestants: Sequence[Contestant]) -> None:
         """Takes up the episodes that the folder holds; further contestants may be new.
 
-        Raises: SettingsError where they are of other tasks, methods or policies, or where nothing
-        can be written.
+        Raises: SettingsError where they are of other tasks, methods or policies, where nothing can
+        be written, or another process writes.
         """
         self._check_writable()
+        if self._folder.is_dir():
+            self._take()
         path = self._folder / _EVALUATION
         entries = {contestant.name: _to_entry(contestant) for contestant in contestants}
         played, policies = _read_entries(path) if path.is_file() else ({}, {})
@@ -81,6 +87,28 @@ class EvaluationFiles:
         place = next(path for path in (self._folder, *self._folder.parents) if path.exists())
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
             raise SettingsError(f"--output {self._folder}: cannot write into {place}")
+        if (self._folder / CONFIG_FILE).is_file():
+            raise SettingsError(
+                f"--output {self._folder} is a run, and has its own sessions: give another folder"
+            )
+
+    def _take(self) -> None:
+        """Keeps other processes out, as far as the file system can. Raises: SettingsError."""
+        self._lock = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(
+                f"another evaluation is writing into {self._folder}: wait, or give another --output"
+            ) from None
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Lets others write."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def missing(self, contestant: Contestant) -> list[int]:
         """Returns the positions of tasks that are yet to be played."""
@@ -92,7 +120,17 @@ class EvaluationFiles:
         return self._records[contestant]
 
     def append(self, contestant: Contestant, records: Sequence[EpisodeRecord]) -> None:
-        """Keeps whole groups of episodes."""
+        """Keeps whole groups of episodes.
+
+        Raises: SettingsError where another process came first.
+        """
+        if self._lock is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._take()
+            if (self._folder / _EVALUATION).exists():
+                raise SettingsError(
+                    f"another evaluation has written into {self._folder}: give another --output"
+                )
         if contestant.name not in self._policies:
             self._policies[contestant.name] = _to_entry(contestant)
             (self._folder / "sessions").mkdir(parents=True, exist_ok=True)
@@ -151,7 +189,8 @@ class EvaluationFiles:
             return []
         groups: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
         for row in read_rows(path):
-            groups[row["group_id"]].append(to_record(row))
+            record = to_record(row)
+            groups[record.group_id].append(record)
         whole = [
             r
             for group in groups.values()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from agentpeft.envs import DataError, Outcome, SettingsError
+from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.run.run_folder import say_no_run
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.checkpointing.run_logs import SESSIONS
@@ -22,19 +22,12 @@ METRICS_FILE = "metrics.jsonl"
 Row: TypeAlias = dict[str, Any]
 """A line of a JSONL file."""
 _PLACE: dict[str, Any] = {"iteration": int, "group_id": int, "sample": int}
-_EPISODE = _PLACE | {
-    "task_id": str,
-    "outcome": str,
-    "episode_return": int | float,
-    "messages": list,
-}
-_FIELDS: dict[str, dict[str, Any]] = {
-    METRICS_FILE: {"train/step": int},
-    "train.jsonl": _EPISODE,
-    "eval.jsonl": _EPISODE,
-    "tokens.jsonl": _PLACE,
-}
+_TOKENS_FILE = "tokens.jsonl"
+_FIELDS: dict[str, dict[str, Any]] = {METRICS_FILE: {"train/step": int}, _TOKENS_FILE: _PLACE}
 """What each line of a run's files has at least, by the file's name."""
+_NEEDED = {"group_id", "sample", "task_id", "outcome", "episode_return", "messages"}
+"""What each line of the other files in `sessions` has at least, beside its iteration."""
+_EPISODES = TypeAdapter(EpisodeRecord)
 
 
 @dataclass(frozen=True)
@@ -137,11 +130,11 @@ def parse_row(line: bytes, path: Path, place: str) -> Row:
         raise DataError(f"{path}, {place}: no JSON ({error})") from None
     if not isinstance(row, dict):
         raise DataError(f"{path}, {place}: expected an object, got {row!r:.60}")
+    if path.parent.name == SESSIONS and path.name != _TOKENS_FILE:
+        _check_episode(line, row, f"{path}, {place}")
     for name, kind in _FIELDS.get(path.name, {}).items():
         if not isinstance(row.get(name), kind):
             raise DataError(f"{path}, {place}: {name} is damaged or missing")
-    if not all(map(_is_message, row.get("messages", ()))):
-        raise DataError(f"{path}, {place}: messages are damaged")
     if path.name == METRICS_FILE:
         for name, value in row.items():
             if not isinstance(value, int | float | None):
@@ -149,9 +142,18 @@ def parse_row(line: bytes, path: Path, place: str) -> Row:
     return row
 
 
-def _is_message(pair: object) -> bool:
-    """Returns whether it is a role and a text."""
-    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, str) for x in pair)
+def _check_episode(line: bytes, row: Row, place: str) -> None:
+    """Raises: DataError where a field has another type, or one is missing that all have."""
+    wrong = [] if isinstance(row.get("iteration"), int) else ["iteration"]
+    try:
+        _EPISODES.validate_json(line, strict=True)
+    except ValidationError as error:
+        for each in error.errors():
+            name = str(each["loc"][0])
+            if each["type"] != "missing" or name in _NEEDED:
+                wrong.append(name)
+    if wrong:
+        raise DataError(f"{place}: {wrong[0]} is damaged or missing")
 
 
 def read_sessions(run_dir: Path, name: str) -> Iterator[Row]:
@@ -160,11 +162,12 @@ def read_sessions(run_dir: Path, name: str) -> Iterator[Row]:
 
 
 def to_record(row: Row) -> EpisodeRecord:
-    """Returns an episode from a line of a sessions file."""
-    fields = {name: value for name, value in row.items() if name != "iteration"}
-    fields |= {"outcome": Outcome(fields["outcome"]), "skills": tuple(fields["skills"])}
-    fields["messages"] = tuple((role, text) for role, text in fields["messages"])
-    return EpisodeRecord(**fields)
+    """Returns an episode from a line of a sessions file. Raises: DataError."""
+    try:
+        return _EPISODES.validate_python(row)
+    except ValidationError as error:
+        name = error.errors()[0]["loc"][0]
+        raise DataError(f"episode {row['task_id']!r}: {name} is damaged or missing") from None
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -26,6 +26,7 @@ from agentpeft.policies.checkpointing.checkpoints import (
     write_config,
 )
 from agentpeft.policies.checkpointing.reading import (
+    check_policy,
     latest_checkpoint,
     read_checkpoint,
     read_config,
@@ -131,12 +132,16 @@ def find_run(path: Path) -> Path | None:
 def find_adapter(path: Path) -> Path:
     """Returns an adapter's folder: itself, a checkpoint's, or that of a run's newest checkpoint.
 
-    Of a run on all weights it is a whole model's. Raises: SettingsError where there is none.
+    Of a run on all weights it is a whole model's. Raises: SettingsError where there is none,
+    CheckpointError where it is not as the run has written it.
     """
     runs = [latest_checkpoint(p) for p in [path / "checkpoints"] if p.is_dir()]
     for folder in (path, path / "adapter", *(run / "adapter" for run in runs)):
         if (folder / ADAPTER_CONFIG).is_file() or is_whole_model(folder):
+            check_policy(folder)
             return folder.resolve()
+    for run in runs:
+        read_checkpoint(run)
     raise SettingsError(
         f"{path} is no adapter, whole model, checkpoint or run (no {ADAPTER_CONFIG}, no "
         f"{MODEL_CONFIG})"

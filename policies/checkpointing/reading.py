@@ -5,7 +5,7 @@ writes a manifest of their own.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import merge_settings
 
+_WEIGHTS = (".safetensors", ".bin")
 _STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
 
 
@@ -38,12 +39,26 @@ def read_checkpoint(path: Path) -> dict[str, bytes]:
         raise CheckpointError(f"{error}{_hint_at_older(path)}") from None
 
 
-def _read_verified(path: Path) -> dict[str, bytes]:
+def check_policy(folder: Path) -> None:
+    """Compares the weights of a checkpoint's adapter, or whole model, with its manifest.
+
+    The settings beside them are text, in which a user may name a base that was moved. An adapter
+    that lies elsewhere has no manifest, and passes. Raises: CheckpointError.
+    """
+    checkpoint = folder.resolve().parent
+    if (checkpoint / STATE_FILE).is_file():
+        try:
+            _read_verified(checkpoint, lambda name: Path(name).suffix in _WEIGHTS)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{_hint_at_older(checkpoint)}") from None
+
+
+def _read_verified(path: Path, is_read: Callable[[str], bool] = lambda _: True) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     name = MANIFEST_FILE
     try:
         hashes = json.loads((path / MANIFEST_FILE).read_bytes())["sha256"]
-        for name in sorted(hashes):
+        for name in sorted(filter(is_read, hashes)):
             files[name] = (path / name).read_bytes()
     except FileNotFoundError:
         reason = "is missing"

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from qwen_model import save_qwen
 from safetensors.numpy import load_file, save_file
+from tiny_run import seal
 
 from agentpeft.apps.lifelong import lifelong_study
 from agentpeft.apps.lifelong.combine_adapters import combine_adapters
@@ -617,6 +618,7 @@ def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, cap
     for path in (folder / "adapter_model.safetensors" for folder in folders):
         weights = {n: w + rng.normal(0, 0.05, w.shape) for n, w in load_file(path).items()}
         save_file({n: w.astype(np.float32) for n, w in weights.items()}, path, {"format": "pt"})
+        seal(path.parents[1])
     settings = Settings(model={"name": str(folders[0])})
 
     combine_adapters(load_base(settings), folders, "cat", tmp_path / "average")

@@ -517,6 +517,7 @@ def test_samples_of_another_type_are_refused_and_of_fewer_tasks_taken(tmp_path):
     files = EvaluationFiles(tmp_path / "new", settings, Methods())
     files.begin([player])
     files.append(player, list(measures.read_evaluation(tmp_path / "seed-0/true").values()))
+    files.close()
     other = settings.with_model(dtype="bfloat16")
     with pytest.raises(SettingsError, match=r"is of model.dtype = 'auto', this is of 'bfloat16'"):
         EvaluationFiles(tmp_path / "new", other, Methods()).begin([player])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,23 @@ def test_a_file_is_written_and_an_older_one_replaced(tmp_path):
         write_file(path, content)
         assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_and_a_pipe_stay_what_they_are(tmp_path):
+    target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    link.symlink_to("target")
+    for content in (b"first", b"second"):
+        write_file(link, content)
+        assert link.is_symlink() and target.read_bytes() == content
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_file(pipe, b"through")
+    assert pipe.is_fifo() and os.read(reader, 100) == b"through"
+    os.close(reader)
+    write_file(Path(os.devnull), b"nowhere")
+    assert Path(os.devnull).is_char_device()
+    with pytest.raises(IsADirectoryError):
+        write_file(tmp_path, b"a folder")
 
 
 def test_a_folder_is_there_only_when_it_is_whole(tmp_path):

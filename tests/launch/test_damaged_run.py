@@ -7,6 +7,10 @@ import pytest
 from agentpeft.launch.cli import main
 
 METRICS, SESSIONS = "metrics.jsonl", "sessions/train.jsonl"
+EPISODE = (
+    b'{"iteration": 9, "group_id": 0, "sample": 0, "task_id": "t", "outcome": "success", '
+    b'"episode_return": 1, "messages": []}'
+)
 
 
 @pytest.fixture
@@ -62,16 +66,34 @@ def test_a_line_that_is_no_row_is_named(copied, capsys, line, message):
         (METRICS, b'{"train/step": "last"}', "train/step is damaged or missing"),
         (
             SESSIONS,
-            b'{"iteration": 9, "group_id": 0, "sample": 0, "task_id": "t", "outcome": "success", '
-            b'"episode_return": 1, "messages": [["user"]]}',
-            "messages are damaged",
+            EPISODE.replace(b"[]", b'[["user"]]'),
+            "messages is damaged or missing",
         ),
+        (SESSIONS, EPISODE.replace(b'"t"', b"7"), "task_id is damaged or missing"),
+        (SESSIONS, EPISODE.replace(b"success", b"won"), "outcome is damaged or missing"),
+        (SESSIONS, EPISODE.replace(b'"sample": 0', b'"skills": 3'), "sample is damaged or missing"),
+        (SESSIONS, EPISODE.replace(b"1,", b'1, "skills": "add",'), "skills is damaged or missing"),
     ],
 )
 def test_a_row_with_a_damaged_field_is_named(copied, capsys, name, line, message):
     with (copied / name).open("ab") as file:
         file.write(line + b"\n")
     assert message in error_of(capsys, "watch", str(copied))
+
+
+@pytest.mark.parametrize("words", [["merge"], ["evaluate"], ["probe", "http://127.0.0.1:9/v1"]])
+def test_changed_weights_of_a_checkpoint_are_refused(copied, capsys, words):
+    (weights,) = copied.glob("checkpoints/checkpoint-*3/adapter/*.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    words = [*words, "--adapter", str(copied)] if words[0] == "probe" else [*words, str(copied)]
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert "does not match its SHA-256" in said and "newest whole one before it is" in said
+    shutil.rmtree(weights.parent)
+    assert main(words) == 1
+    assert "is missing" in capsys.readouterr().err
 
 
 def test_damaged_settings_are_named(copied, capsys):

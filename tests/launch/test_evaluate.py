@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,14 +19,17 @@ from openai_server import MAX_CONTEXT, serve
 from oracle_server import oracle_server
 from tiny_run import ANOTHER_MODEL, make_run
 
-from agentpeft.envs import Outcome
+from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.db_bench.tools import TOOLS as DB
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.evaluate import main
 from agentpeft.launch.evaluating.comparison import bootstrap_interval, compare
+from agentpeft.launch.evaluating.contest import find_contestants
+from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
 from agentpeft.launch.evaluating.merging import base_settings
+from agentpeft.launch.evaluating.players import Methods
 from agentpeft.launch.reporting.run_data import to_record
-from agentpeft.launch.run.run_folder import find_adapter
+from agentpeft.launch.run.run_folder import find_adapter, read_start
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
@@ -358,6 +362,38 @@ def test_an_output_that_is_a_file_is_told_before_anyone_plays(run_dir, tmp_path,
     assert main([str(run_dir), *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"cannot write into {tmp_path / 'file'}")
+
+
+def test_an_output_that_is_a_run_is_refused_and_its_sessions_stay(run_dir, capsys):
+    before = {path: path.read_bytes() for path in run_dir.rglob("*.jsonl")}
+    assert main([str(run_dir), "--policy", "oracle", "--output", str(run_dir)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is a run, and has its own sessions" in line
+    assert {path: path.read_bytes() for path in run_dir.rglob("*.jsonl")} == before
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_two_evaluations_do_not_write_into_one_folder(run_dir, tmp_path, capsys, is_there):
+    """The second one begins while the first one plays, and plays before it or after it."""
+    settings, out = read_start([str(run_dir / "config.toml")], []).settings, tmp_path / "out"
+    contestants = find_contestants(settings, [], "adapter", ["oracle"], None, [])
+    words = [str(run_dir), "--policy", "random", "--output", str(out)]
+    if is_there:
+        out.mkdir()
+    with closing(EvaluationFiles(out, settings, Methods())) as first:
+        first.begin(contestants)
+        assert main(words) == (2 if is_there else 0)
+        said = capsys.readouterr().err
+        assert not is_there or "another evaluation is writing into" in said
+        record = EpisodeRecord(0, 0, "t", (), 0, Outcome.SUCCESS, 1.0, 1, 1, ())
+        if is_there:
+            first.append(contestants[0], [record])
+        else:
+            with pytest.raises(SettingsError, match="another evaluation has written into"):
+                first.append(contestants[0], [record])
+    assert main(words) == 0
+    names = {path.stem for path in out.glob("sessions/*")} & {"random", "oracle"}
+    assert names == {"random", *(["oracle"] * is_there)}
 
 
 def test_an_endpoint_plays_as_the_same_model_here(evaluate, server, tmp_path):

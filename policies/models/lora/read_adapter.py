@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.checkpointing.reading import check_policy
 from agentpeft.policies.delivery.adapter_files import PICKLED_WEIGHTS
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
@@ -51,8 +52,10 @@ def read_weights(path: Path) -> dict[str, Floats]:
 def read_adapter(folder: Path) -> dict[str, Floats]:
     """Returns an adapter's weights in float32, by the names that PEFT saves them under.
 
-    Raises: CheckpointError, also on a weight that is no number, or of no floating-point type.
+    Raises: CheckpointError, also on a weight that is no number, or of no floating-point type, and
+    where a checkpoint's adapter is not the one of its manifest.
     """
+    check_policy(folder)
     if not any((folder / name).is_file() for name in (ADAPTER_WEIGHTS, PICKLED_WEIGHTS)):
         files = ", ".join(sorted(path.name for path in folder.glob("*") if path.is_file()))
         raise CheckpointError(
