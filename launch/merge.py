@@ -58,6 +58,8 @@ def merge(  # noqa: PLR0913 (options, by keyword only)
         raise SettingsError(f"--check compares one adapter, and {adapter} is a bank: name one")
     adapters = dict(read_bank(adapter).adapters) if has_many else {"": find_adapter(adapter)}
     folder = output or (adapter if has_many else adapters[""].parent) / "merged"
+    if check is not None and not check.is_dir():
+        raise SettingsError(f"--check {check}: there is no such folder")
     if check is None and folder.exists():  # said before torch is imported
         raise SettingsError(f"--output {folder} exists: remove it, or give another folder")
     from transformers.utils.logging import disable_progress_bar

@@ -1,6 +1,5 @@
 """What an OpenAI-style endpoint says of given tokens, by `/v1/completions` with `echo`."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +8,10 @@ from typing import Any
 import httpx
 import numpy as np
 
-from agentpeft.envs import SettingsError
+from agentpeft.policies.engines.endpoint_address import KEY_VARIABLE, read_key
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Floats, Ids
 
-KEY_VARIABLE = "OPENAI_API_KEY"
 _NUMBERED = re.compile(r"token_id:([0-9]{1,9})")
 
 
@@ -84,18 +82,14 @@ def find_models(url: str, timeout_s: float) -> dict[str, str]:
 def ask(url: str, timeout_s: float, body: Mapping[str, object] | None = None) -> Any:
     """Returns the JSON that a URL answers, or the text; a `body` is posted.
 
-    Raises: SettingsError where it is no URL, or the key is none; EngineError where nothing answers;
+    Raises: SettingsError where the key is none; EngineError where nothing answers;
     CannotTellError where that refuses.
     """
-    key = os.environ.get(KEY_VARIABLE, "")
-    if not (key.isascii() and key.isprintable()):
-        raise SettingsError(f"{KEY_VARIABLE} has characters that no key has")
+    key = read_key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     method = "GET" if body is None else "POST"
     try:
         answer = httpx.request(method, url, json=body, headers=headers, timeout=timeout_s)
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
-        raise SettingsError(f"expected a URL such as http://HOST:8000/v1, got {url!r}") from None
     except httpx.HTTPError as error:
         raise EngineError(f"{url} does not answer: {error}. Is the server running?") from None
     if not answer.is_success:

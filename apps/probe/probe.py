@@ -25,6 +25,7 @@ from agentpeft.apps.probe.completions import Completions, find_models
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.ending import AsJson, finish
 from agentpeft.launch.run.run_folder import find_adapter
+from agentpeft.policies.engines.endpoint_address import check_url
 
 STATUS = {"served": 0, "not served": 3, "cannot tell": 4}
 main = CommandLine()
@@ -53,6 +54,7 @@ def probe(  # noqa: PLR0913 (options, by keyword only)
     from agentpeft.apps.probe.references import References
 
     start_s = time.monotonic()
+    check_url("the endpoint", url)
     url = url.rstrip("/")
     folder = find_adapter(adapter)
     models = find_models(url, timeout)

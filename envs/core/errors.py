@@ -48,6 +48,11 @@ class EnvFault(RuntimeError):  # noqa: N818 (a fault, not a mistake)
     """The world's fault (database gone, container died): record it, retry, never train on it."""
 
 
+def in_sentence(text: str) -> str:
+    """Returns the text with a small first letter, as after a colon; that of URL stays."""
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Returns "; did you mean 'x'?" for the closest known name, else the first known names.
 

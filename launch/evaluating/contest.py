@@ -22,6 +22,7 @@ from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, Ready
 from agentpeft.launch.run.ending import say_policy
 from agentpeft.launch.run.run_folder import find_adapter
 from agentpeft.policies.delivery.adapter_files import is_whole_model
+from agentpeft.policies.engines.endpoint_address import check_url
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
@@ -62,10 +63,8 @@ def find_contestants(
         raise SettingsError("--endpoint URL and --endpoint-model NAME need each other")
     if endpoint and find_spec("openai") is None:
         raise SettingsError("--endpoint needs the extra 'openai': pip install 'agentpeft[openai]'")
-    if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise SettingsError(
-            f"--endpoint must be a URL such as http://localhost:8000/v1, got {endpoint!r}"
-        )
+    if endpoint:
+        check_url("--endpoint", endpoint)
     if not (adapters or policies or endpoint) and settings.model.adapter:
         adapters = [settings.model.adapter]
     contestants: list[Contestant] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -24,6 +25,7 @@ from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.open_adapters import merge_adapter, open_adapter
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
+from agentpeft.policies.models.saved_model import find_saved
 from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings
 
@@ -61,8 +63,11 @@ def merge(
         network = merge_adapter(open_adapter(base, adapter, is_trusted))
     if base.fingerprint is not None:
         network.config.update({FINGERPRINT_KEY: compute_fingerprint(network)})
-    network.save_pretrained(output)
-    base.tokenizer.save_pretrained(output)
+    try:
+        network.save_pretrained(output)
+        base.tokenizer.save_pretrained(output)
+    except SafetensorError as error:
+        raise CheckpointError(f"{output} cannot be written: {error}") from None
     report = check_merged(settings, adapter, output, is_trusted)
     if not report["agrees"]:
         raise CheckpointError(f"{adapter} merged is not the same policy: {report}")
@@ -105,6 +110,9 @@ def check_merged(
 
     alone = score(base.model)
     stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
+    _, tokenizer = find_saved(settings.with_model(name=str(merged.resolve())).model)
+    if tokenizer.get_vocab() != base.tokenizer.get_vocab():
+        raise CheckpointError(f"{merged} has another tokenizer than the base {base.name}")
     network, before = _read(merged, base.model.dtype), base.model.state_dict()
     if is_whole_model(adapter):  # as it was saved, so that rounding shows
         expected = load_base(settings.with_model(dtype="float32")).model
@@ -136,7 +144,7 @@ def _read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"{folder} is no model: {error}") from None
     network.train(False)
     return network

@@ -1,6 +1,5 @@
 """Who can be evaluated, and what each of them needs to play."""
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from transformers import PreTrainedModel
 from agentpeft.envs import SettingsError
 from agentpeft.envs.tools.tool_table import find_tools
 from agentpeft.launch.evaluating.adapter_bank import AdapterBank, read_bank
+from agentpeft.policies.engines.endpoint_address import read_key
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
 from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.scripted import ScriptedEngine
@@ -73,8 +73,17 @@ class Methods:
 
     def __post_init__(self) -> None:
         """Raises: SettingsError."""
-        if self.num_replayed < 0 or self.num_voters < 1:
-            raise SettingsError(f"--replay must be >= 0 and --votes >= 1, got {self}")
+        for option, value, least in (
+            ("--replay", self.num_replayed, 0),
+            ("--votes", self.num_voters, 1),
+        ):
+            if value < least:
+                raise SettingsError(f"{option} must be >= {least}, got {value}")
+        if not isinstance(self.endpoint_options, Mapping):
+            raise SettingsError(
+                'expected --endpoint-options as a JSON object such as {"top_p": 0.9}, '
+                f"got {self.endpoint_options!r:.60}"
+            )
 
 
 @dataclass(frozen=True)
@@ -164,9 +173,9 @@ def _scripted(settings: Settings, kind: Kind) -> tuple[Player, Settings]:
 def _endpoint(
     settings: Settings, contestant: Contestant, methods: Methods, bank: AdapterBank | None
 ) -> tuple[Player, Settings, Mapping[str, int]]:
-    from agentpeft.policies.engines.openai import KEY_VARIABLE, Endpoint, OpenAIEngine
+    from agentpeft.policies.engines.openai import Endpoint, OpenAIEngine
 
-    model, chat, key = settings.model, TextChat(settings.model), os.environ.get(KEY_VARIABLE)
+    model, chat, key = settings.model, TextChat(settings.model), read_key()
     if methods.endpoint_tools or model.tool_calls:
         tools = find_tools(settings.environment.id)
         need_named_tools(settings.environment.id, tools, settings.held_out_kwargs)

@@ -17,7 +17,7 @@ from typer import Argument, Option, Typer, TyperException
 from typer.main import get_command
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
-from agentpeft.envs.core.errors import add_user_folder
+from agentpeft.envs.core.errors import add_user_folder, in_sentence
 from agentpeft.launch.run.standard_streams import open_closed_streams
 from agentpeft.policies.errors import (
     CheckpointError,
@@ -118,7 +118,11 @@ class CommandLine(Typer):
             text = " ".join(error.format_message().split()).replace("Value error, ", "")
             context = getattr(error, "ctx", None)
             program = f"{context.command_path} " if context else ""
-            return _fail(f"{text[0].lower()}{text[1:].rstrip('.')}; see {program}--help")
+            return _fail(f"{in_sentence(text).rstrip('.')}; see {program}--help")
+        except OSError as error:  # the help itself could not be written
+            if isinstance(error, BrokenPipeError) and _is_unread():
+                return 1
+            return _fail(say(error), 1)
         except ModuleNotFoundError as error:
             if str(error.name).partition(".")[0] not in _EXTRA:
                 raise

@@ -103,7 +103,8 @@ def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Pa
     if config not in names:
         if _is_run(path):
             raise SettingsError(
-                f"{config!r} is a run, no {kind}: --resume {config} goes on with it"
+                f"{config!r} is a run, no {kind}: `agentpeft train --resume {config}` continues "
+                f"it, and its settings are {path / CONFIG_FILE}"
             )
         if path.is_dir() or len(path.parts) > 1:
             raise SettingsError(f"unknown {kind}, and {say_no_run(path)}")

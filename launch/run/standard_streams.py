@@ -62,7 +62,7 @@ class LastingStream(io.TextIOBase):
 
 
 def open_closed_streams() -> None:
-    """Leads standard streams that are closed nowhere.
+    """Leads standard streams that are closed nowhere; output in any encoding takes all characters.
 
     Python has None in their places. The next files that are opened would get their numbers, and
     what libraries and child processes print would be written into these.
@@ -73,6 +73,8 @@ def open_closed_streams() -> None:
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it
 
 
 @contextmanager
@@ -105,7 +107,9 @@ def _own_stdout() -> Iterator[TextIO]:
     os.dup2(sys.stderr.fileno(), shared.fileno())
     try:
         raw = os.fdopen(descriptor, "wb", closefd=False)
-        yield io.TextIOWrapper(raw, shared.encoding, line_buffering=shared.line_buffering)
+        yield io.TextIOWrapper(
+            raw, shared.encoding, shared.errors, line_buffering=shared.line_buffering
+        )
     finally:
         os.dup2(descriptor, shared.fileno())
         os.close(descriptor)

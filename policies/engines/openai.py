@@ -20,13 +20,12 @@ from openai import (
 )
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
+from agentpeft.policies.engines.endpoint_address import KEY_VARIABLE
 from agentpeft.policies.engines.endpoint_chat import TextChat
 from agentpeft.policies.engines.wrapping import WeightlessEngine, say
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, StopReason
 
-KEY_VARIABLE = "OPENAI_API_KEY"
-"""The environment variable with an endpoint's key."""
 MAX_RETRIES = 5
 """How often an endpoint is asked again after what may pass."""
 

@@ -47,7 +47,8 @@ def make_agent(settings: Settings, chat: ChatFormat | None) -> OutsideAgent:
     kwargs = dict(settings.env_runners.agent)
     name = kwargs.pop("class", None)
     if not isinstance(name, str):
-        raise SettingsError(f"env_runners.agent.class must be module:Class, got {shown(name)}")
+        got = f"got {shown(name)}" if "class" in settings.env_runners.agent else "it is missing"
+        raise SettingsError(f"env_runners.agent.class must be module:Class; {got}")
     try:
         kind: Callable[..., OutsideAgent] = import_user_class(name)
         signature(kind).bind(settings, chat, **kwargs)

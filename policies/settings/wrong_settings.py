@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-from agentpeft.envs.core.errors import SettingsError, did_you_mean
+from agentpeft.envs.core.errors import SettingsError, did_you_mean, in_sentence
 from agentpeft.policies.settings.config import SECTIONS, setting_names
 from agentpeft.policies.settings.retired import RETIRED
 
@@ -97,5 +97,5 @@ def describe_wrong(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return str(unknown_setting(".".join(path)))
     known = [n for n in setting_names() if path[: n.count(".") + 1] == n.split(".")]
-    reason = first["msg"][0].lower() + first["msg"][1:]
+    reason = in_sentence(first["msg"])
     return f"{(known or path)[0]}: {reason}, got {first['input']!r:.60}"

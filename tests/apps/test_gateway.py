@@ -653,7 +653,7 @@ def test_a_run_is_evaluated_by_its_programs_too(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        ({"command": "nowhere"}, "there is no program 'nowhere'"),
+        ({"command": "nowhere"}, "'nowhere' is no program that is there"),
         ({"command": "sh", "folder": "/nowhere"}, "there is no folder"),
         ({"command": "sh", "url": ["http://x"]}, "set command, or url"),
         ({"command": "sh", "tempo": 3}, "tempo"),

@@ -267,7 +267,7 @@ def test_wrong_input_is_a_line_that_names_what_to_do(folder, adapted, probe, cap
     assert probe(several, "--model", "c") == (2, f"{names}c\n")
     assert probe(several, "--model", "b")[0] == 0
     assert main(["nowhere", "--adapter", str(folder / "right")]) == 2
-    assert "expected a URL" in capsys.readouterr().err
+    assert "the endpoint must be a URL such as" in capsys.readouterr().err
     assert main(["http://127.0.0.1:9/v1", "--adapter", str(folder)]) == 2
     assert "is no adapter" in capsys.readouterr().err
 

@@ -110,7 +110,7 @@ def test_the_run_that_may_be_meant_is_named(copied, capsys):
     said = error_of(capsys, "watch", "outputs/e/run/checkpoints/best")
     assert said.endswith("which is a part of the run outputs/e/run")
     said = error_of(capsys, "train", "outputs/e/run")
-    assert said.endswith("is a run, no config: --resume outputs/e/run goes on with it")
+    assert "is a run, no config: `agentpeft train --resume outputs/e/run` continues it" in said
 
 
 def test_a_run_that_has_measured_nothing_is_no_missing_run(copied, capsys):

@@ -129,6 +129,26 @@ def test_an_adapter_of_other_shapes_is_refused(run_dir, tmp_path, capsys):
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.safetensors", b"junk", "is no model: "),
+        ("config.json", b"{}", "is no model: "),
+        ("tokenizer.json", b"", "cannot be loaded: "),
+        ("tokenizer.json", None, "cannot be loaded: "),
+    ],
+)
+def test_a_damaged_merged_model_is_one_line(run_dir, merged, capsys, name, content, message):
+    folder, _ = merged
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    assert main([str(run_dir), "--check", str(folder)]) in {1, 2}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert main([str(run_dir), "--check", "nowhere"]) == 2
+
+
 def rename(weights):
     return {name.replace("layers", "blocks"): weight for name, weight in weights.items()}
 

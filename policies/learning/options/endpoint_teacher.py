@@ -6,7 +6,6 @@ sampled is what is scored, never text that is tokenized again. What it does not 
 server that reads the same ids as other words, where it does not say the ids that it has read.
 """
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +14,8 @@ from openai import APIError, OpenAI
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
-from agentpeft.policies.engines.openai import KEY_VARIABLE, MAX_RETRIES
+from agentpeft.policies.engines.endpoint_address import check_url, read_key
+from agentpeft.policies.engines.openai import MAX_RETRIES
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.samples import Sample, Scores
 
@@ -36,8 +36,8 @@ class EndpointTeacher:
         """
         url, _, model = teacher.partition("#")
         self._url = url
-        key = os.environ.get(KEY_VARIABLE, "none")
-        self._client = OpenAI(base_url=url, api_key=key, max_retries=MAX_RETRIES)
+        check_url("training.teacher", url)
+        self._client = OpenAI(base_url=url, api_key=read_key() or "none", max_retries=MAX_RETRIES)
         try:
             known = [each.id for each in self._client.with_options(max_retries=1).models.list()]
         except _ODD as error:
