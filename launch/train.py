@@ -39,6 +39,7 @@ from agentpeft.launch.run.run_folder import (
     Start,
     as_word,
     change_settings,
+    is_held,
     list_configs,
     lock_run,
     log_to,
@@ -114,6 +115,8 @@ def _look_ahead(start: Start, address: str | None) -> None:
     print(start.settings.to_toml())
     try:
         look_ahead(start.settings, address, is_new=start.run_dir is None)
+        if start.run_dir is not None and is_held(start.run_dir):
+            raise SettingsError(f"{start.run_dir} is being trained already")
         is_here = not (address or os.environ.get("RAY_ADDRESS"))
         lacking = compare_memory(start.settings) if is_here else None
     finally:

@@ -13,8 +13,6 @@ Off a terminal, the present view is printed once, as text. --svg writes it as a 
 Exit status: 0 done; 2 wrong input; 130 interrupted.
 """
 
-import fcntl
-import json
 import os
 import re
 import time
@@ -40,6 +38,7 @@ from agentpeft.launch.reporting.run_data import (
     read_sessions,
 )
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.run_folder import is_held
 
 _EVERY_S = 1.0
 _MAX_PAUSE_S = 5.0
@@ -113,8 +112,8 @@ def take_snapshot(run: Path) -> RunSnapshot:
     """Returns a run as it is. Raises: SettingsError where there is none, DataError."""
     state = "running" if is_held(run) else ""
     data = read_run(run, may_be_new=True)
-    num_iterations = int(data.settings.get("training.num_iterations", 0))
-    group_size = int(json.loads(data.settings.get("training.group_size", "1")) or 1)
+    num_iterations = data.number("training.num_iterations", 0)
+    group_size = data.number("training.group_size", 1)
     episodes = _read_episodes(run / _EPISODES, group_size)
     logged = _read_end(run / _LOG, 1)
     note = "" if data.metrics else b"".join(logged).decode("utf-8", "replace")
@@ -130,19 +129,6 @@ def take_snapshot(run: Path) -> RunSnapshot:
         is_at_frontier,
     )
     return replace(now, state=state or ("ended" if now.step >= num_iterations else "stopped"))
-
-
-def is_held(run: Path) -> bool:
-    """Returns whether a process trains in a run's folder (as far as its file system tells)."""
-    lock = run / "run.lock"
-    if not lock.is_file():
-        return False
-    with lock.open("rb") as file:
-        try:  # for an instant, and only once nobody has it
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
 
 
 def _follow(now: RunSnapshot, run: Path) -> Iterator[RunSnapshot]:

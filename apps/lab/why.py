@@ -16,12 +16,11 @@ from typing import Annotated
 from typer import Argument
 
 from agentpeft.apps.lab.run_view import find_question
-from agentpeft.apps.lab.watch import is_held
 from agentpeft.envs import Outcome
 from agentpeft.launch.reporting.alarms import SOLVED, WINDOW, find_periods
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
-from agentpeft.launch.run.run_folder import as_word
+from agentpeft.launch.run.run_folder import as_word, is_held
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 
 _FAULTS = {
@@ -148,7 +147,7 @@ def _tell_failures(run: RunData) -> Iterator[str]:
 
 def _tell_next(run: RunData) -> Iterator[str]:
     step, folder = int(run.metrics[-1]["train/step"]), as_word(run.path)
-    num_iterations = int(run.settings.get("training.num_iterations", 0))
+    num_iterations = run.number("training.num_iterations", 0)
     if step < num_iterations:
         resume = f"agentpeft train --resume {folder} resumes it"
         if is_held(run.path):

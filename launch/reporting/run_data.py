@@ -47,7 +47,7 @@ class RunData:
     def evaluated_tasks(self) -> str:
         """The tasks of evaluation, as one speaks of them: "400 held-out tasks"."""
         last = self.evaluations()[1]
-        samples = int(self.settings.get("evaluation.samples_per_task", "1"))
+        samples = self.number("evaluation.samples_per_task", 1)
         num_tasks, num_seen = (
             int(last.get(f"eval/{name}") or 0) for name in ("num_episodes", "num_seen_tasks")
         )
@@ -55,6 +55,13 @@ class RunData:
             return f"evaluation tasks ({num_seen} of {num_tasks // samples} were trained on)"
         number = f"{num_tasks // samples} " if num_tasks else ""
         return f"{number}{'held-out' if self.is_held_out else 'evaluation'} tasks"
+
+    def number(self, setting: str, default: int) -> int:
+        """Returns a setting that is a whole number. Raises: DataError."""
+        text = self.settings.get(setting, str(default))
+        if not text.isdecimal():
+            raise DataError(f"{self.path / CONFIG_FILE}: {setting} is no number, got {text:.60}")
+        return int(text)
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """Returns the steps at which a metric is a number, and its values."""

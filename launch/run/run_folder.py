@@ -298,6 +298,19 @@ def lock_run(run_dir: Path) -> Iterator[None]:
         yield
 
 
+def is_held(run: Path) -> bool:
+    """Returns whether a process trains in a run's folder (as far as its file system tells)."""
+    lock = run / _LOCK_FILE
+    if not lock.is_file():
+        return False
+    with lock.open("rb") as file:
+        try:  # for an instant, and only once nobody has it
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
 def make_run_dir(settings: Settings) -> Path:
     """Makes `dir`/<experiment>/<timestamp> with its folders and `config.toml`.
 

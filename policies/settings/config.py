@@ -95,7 +95,9 @@ class OutputSettings(Section):
 class Settings(Section):
     """All settings of a run; contradictions between them are refused."""
 
-    experiment: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    experiment: str = Field(
+        default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200
+    )
     """Name of the folder below `output.dir`, and a part of every adapter version's name."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Decides tasks, sampling, new weights and minibatches."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from agentpeft.policies.settings.section import Count, CountOrZero, Section
+from agentpeft.policies.settings.section import CountOrZero, Section
 from agentpeft.policies.thoughts import END_OF_THOUGHT
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class TinySettings(Section):
     """Width of the residual stream, a multiple of 8. The feed-forward layers are 8/3 as wide; there
     are 4 heads of attention, 2 below a width of 128.
     """
-    num_layers: Count = 4
+    num_layers: int = Field(default=4, ge=1, le=1024)
     """Number of layers."""
     vocab_size: int = Field(default=512, ge=300, le=65536)
     """Size of the byte-level BPE vocabulary, 300 to 65536."""

@@ -15,12 +15,12 @@ from terminal import CLI
 from tiny_run import TINY
 
 from agentpeft.apps.lab.run_view import find_lamp
-from agentpeft.apps.lab.watch import is_held, play_again, take_snapshot
+from agentpeft.apps.lab.watch import play_again, take_snapshot
 from agentpeft.envs import SettingsError
 from agentpeft.launch.cli import main
 from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.launch.run import run_folder
-from agentpeft.launch.run.run_folder import lock_run
+from agentpeft.launch.run.run_folder import is_held, lock_run
 
 INJECTED = "\x1b]0;injected\x07\x1b[2J[red]x"
 

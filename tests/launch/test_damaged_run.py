@@ -102,6 +102,17 @@ def test_damaged_settings_are_named(copied, capsys):
         assert "config.toml is damaged: Invalid" in error_of(capsys, *words)
 
 
+@pytest.mark.parametrize("wrong", ['"many"', "2.5", "[1]"])
+def test_a_setting_of_another_type_is_named(copied, capsys, wrong):
+    config = copied / "config.toml"
+    config.write_text(
+        config.read_text("utf-8").replace("num_iterations = 3", f"num_iterations = {wrong}"),
+        "utf-8",
+    )
+    for command in ("watch", "why"):
+        assert "training.num_iterations is no number" in error_of(capsys, command, str(copied))
+
+
 def test_the_run_that_may_be_meant_is_named(copied, capsys):
     commands = [["watch"], ["why"], ["diff", str(copied)], ["replay"], ["play"], ["evaluate"]]
     for words in [*commands, ["train", "--resume"]]:

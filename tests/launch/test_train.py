@@ -1,5 +1,6 @@
 """The training command: its settings and errors, its last line, stopping and going on."""
 
+import fcntl
 import gc
 import json
 import os
@@ -122,6 +123,14 @@ def test_a_dry_run_prints_the_settings_as_toml_and_the_memory(config, tmp_path, 
     for part in ("base_weights", "adapter", "optimizer", "kv_cache", "activations"):
         assert f"#   {part}" in printed
     assert not (tmp_path / "outputs").exists()
+
+
+def test_a_dry_run_finds_that_a_run_is_held(finished, capsys):
+    with (finished / "run.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["--dry-run", "--resume", str(finished)]) == 2
+        assert "is being trained already" in capsys.readouterr().err
+    assert main(["--dry-run", "--resume", str(finished)]) == 0
 
 
 def test_a_dry_run_says_with_what_too_large_a_run_would_fit(config, capsys):

@@ -1,0 +1,29 @@
+"""Where an OpenAI-style endpoint is, and its key: both are looked at before anything is asked."""
+
+import os
+from urllib.parse import urlsplit
+
+from agentpeft.envs import SettingsError
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""The environment variable with an endpoint's key."""
+
+
+def check_url(name: str, url: str) -> None:
+    """Raises: SettingsError that calls the URL `name`, where no client could ask it."""
+    try:
+        parts, is_whole = urlsplit(url), url.isprintable() and " " not in url
+        has_host = bool(parts.hostname) and parts.port != 0
+        is_right = is_whole and has_host and parts.scheme in ("http", "https")
+    except ValueError:  # a port that there is not, or half an IPv6 address
+        is_right = False
+    if not is_right:
+        raise SettingsError(f"{name} must be a URL such as http://localhost:8000/v1, got {url!r}")
+
+
+def read_key() -> str:
+    """Returns the key, "" where none is set. Raises: SettingsError."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not (key.isascii() and key.isprintable()):
+        raise SettingsError(f"{KEY_VARIABLE} has characters that no key has")
+    return key
