@@ -49,7 +49,7 @@ def why(run: Annotated[Path, Argument(help="A run's folder.")]) -> int:
 def explain(run: RunData) -> Iterator[str]:
     """Yields what a run's files tell, in lines. Raises: DataError."""
     updates = [row for row in run.metrics if row.get("train/accuracy") is not None]
-    yield f"{run.name}: {len(updates)} updates"
+    yield f"{run.name}: {len(updates)} update{'s' * (len(updates) != 1)}"
     yield from _tell_success(run, updates)
     yield from _tell_gradients(updates)
     periods = find_periods(run.metrics)

@@ -207,4 +207,5 @@ def _play(
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)
-    logger.info("%s: %s in %d episodes", name, text, metrics["num_episodes"])
+    number = int(metrics["num_episodes"])
+    logger.info("%s: %s in %d episode%s", name, text, number, "s" * (number != 1))

@@ -108,7 +108,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     """Returns a file of settings as it is. Raises: DataError."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:
         raise DataError(f"{path} is damaged: {error}") from None
 
 

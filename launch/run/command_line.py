@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from errno import ENAMETOOLONG
 from functools import partial, wraps
 from inspect import Parameter, signature
 from itertools import takewhile
@@ -142,7 +143,8 @@ def _run(command: Callable[[], int], is_debug: bool) -> int:
             return 1
         if is_debug:
             traceback.print_exc()
-        return _fail(say(error), 2 if isinstance(error, WRONG) else 1)
+        is_wrong = isinstance(error, WRONG) or getattr(error, "errno", 0) == ENAMETOOLONG
+        return _fail(say(error), 2 if is_wrong else 1)
     except (MemoryError, RuntimeError, ImportError) as error:
         if is_debug or not is_out_of_memory(error):
             raise
@@ -189,5 +191,5 @@ def read_env_kwargs(env_id: str, words: Sequence[str]) -> dict[str, Any]:
 def say(error: BaseException) -> str:
     """Returns an error in one line."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'output'}: {error.strerror}"
+        return f"{error.filename or 'output'!s:.200}: {error.strerror}"
     return " ".join(str(error).split())

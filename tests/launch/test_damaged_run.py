@@ -102,6 +102,24 @@ def test_damaged_settings_are_named(copied, capsys):
         assert "config.toml is damaged: Invalid" in error_of(capsys, *words)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["watch", "{long}"],
+        ["train", "{long}"],
+        ["merge", "{long}"],
+        ["report", "{run}", "--output", "{long}"],
+        ["replay", "{run}", "train-{digits}-0"],
+        ["train", "quickstart", "seed={digits}"],
+        ["train", "quickstart", "experiment={long}"],
+        ["train", "quickstart", "tiny.num_layers=99999"],
+    ],
+)
+def test_what_is_too_long_or_too_large_is_one_line(copied, capsys, words):
+    values = {"long": "a" * 5000, "digits": "9" * 5000, "run": copied}
+    error_of(capsys, *(word.format(**values) for word in words))
+
+
 @pytest.mark.parametrize("wrong", ['"many"', "2.5", "[1]"])
 def test_a_setting_of_another_type_is_named(copied, capsys, wrong):
     config = copied / "config.toml"

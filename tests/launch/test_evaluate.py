@@ -279,7 +279,7 @@ def test_an_output_of_another_evaluation_is_refused(
     [
         (["evaluation.num_tasks=0", "evaluation.interval=0"], "nothing to play"),
         (["--adapter", "nowhere"], "no adapter_config.json"),
-        (["--votes", "0"], "--votes >= 1"),
+        (["--votes", "0"], "--votes must be >= 1, got 0"),
         (["--votes", "2", "env_runners.temperature=0", "training.algorithm=sft"], "equal samples"),
         (["--endpoint-options", "{"], "invalid value for '--endpoint-options': Expecting"),
         (["--endpoint-model", "m"], "need each other"),

@@ -27,7 +27,7 @@ from agentpeft.policies.rollout.environments import EnvPool, open_held_out, open
 from agentpeft.policies.rollout.groups import Mode
 from agentpeft.policies.settings.config import Settings
 
-_NAME = re.compile(r"(train|eval)-(\d+)(?:-(\d+))?(?:@(\d+))?(?::(\d+))?")
+_NAME = re.compile(r"(train|eval)-(\d{1,18})(?:-(\d{1,9}))?(?:@(\d{1,9}))?(?::(\d{1,9}))?")
 _FORM = "train-GROUP-SAMPLE or eval-GROUP-SAMPLE@ITERATION, then maybe :TURN"
 
 
