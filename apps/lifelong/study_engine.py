@@ -19,6 +19,7 @@ from agentpeft.launch.evaluating.players import (
     Contestant,
     Methods,
     ReadyPlayer,
+    make_ready,
     playing,
     with_agent,
 )
@@ -27,8 +28,6 @@ from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.vllm.settings import read_vllm_settings
 from agentpeft.policies.engines.vllm.start import check_vllm, read_stop_tokens, start_process
-from agentpeft.policies.engines.voting import ReplayChat
-from agentpeft.policies.engines.wrapping import RoutingEngine
 from agentpeft.policies.messages import AdapterVersion
 from agentpeft.policies.models.base_files import find_served_base
 from agentpeft.policies.models.lora.read_adapter import is_base, read_adapter, read_config
@@ -107,16 +106,10 @@ class StudyEngine:
                 yield ready
             return
         chat, engine = self.open_engine(settings, len(adapters))
-        replay = ReplayChat(chat, methods.num_replayed)
         try:
             for number, adapter in enumerate(adapters):
                 engine.load_adapter(_read_version(number, contestant.file_name, adapter))
-            player = Player(chat if settings.env_runners.agent else replay, engine)
-            if bank is not None:
-                choose = bank.choose
-                route = RoutingEngine(engine, lambda ids: choose(replay.prompts[ids.tobytes()]))
-                player = Player(replay, route)
-            yield ReadyPlayer(player, settings, replay, {})
+            yield make_ready(settings, Player(chat, engine), methods, bank, {})
         finally:
             engine.close()
 

@@ -122,17 +122,29 @@ def playing(settings: Settings, contestant: Contestant, methods: Methods) -> Ite
             player = _open_bank(settings, bank)
         else:
             player = _local(settings, contestant, Path(folder) / "merged")
-        groups = methods.num_voters if methods.num_replayed else 1
-        replay = ReplayChat(player.chat, methods.num_replayed, groups)
-        engine = player.engine
-        if bank is not None:
-            choose = bank.choose
-            engine = RoutingEngine(engine, lambda ids: choose(replay.prompts[ids.tobytes()]))
-        if methods.num_voters > 1 and contestant.kind not in ("oracle", "random"):
-            temperature = settings.env_runners.temperature
-            engine = VotingEngine(engine, replay, methods.num_voters, temperature)
-        chat = player.chat if settings.env_runners.agent else replay
-        yield ReadyPlayer(Player(chat, engine, player.oracle), settings, replay, num_tokens)
+        num_voters = 1 if contestant.kind in ("oracle", "random") else methods.num_voters
+        votes = replace(methods, num_voters=num_voters)
+        yield make_ready(settings, player, votes, bank, num_tokens)
+
+
+def make_ready(
+    settings: Settings,
+    player: Player,
+    methods: Methods,
+    bank: AdapterBank | None,
+    num_tokens: Mapping[str, int],
+) -> ReadyPlayer:
+    """Returns a player that plays by `methods`, and whose prompts choose from a bank's adapters."""
+    groups = methods.num_voters if methods.num_replayed else 1
+    replay, engine = ReplayChat(player.chat, methods.num_replayed, groups), player.engine
+    if bank is not None:
+        choose = bank.choose
+        engine = RoutingEngine(engine, lambda ids: choose(replay.prompts[ids.tobytes()]))
+    if methods.num_voters > 1:
+        temperature = settings.env_runners.temperature
+        engine = VotingEngine(engine, replay, methods.num_voters, temperature)
+    chat = player.chat if settings.env_runners.agent else replay
+    return ReadyPlayer(Player(chat, engine, player.oracle), settings, replay, num_tokens)
 
 
 def with_agent(settings: Settings, contestant: Contestant, methods: Methods) -> Settings:
