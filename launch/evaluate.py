@@ -95,7 +95,8 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     contestants = contest.find_contestants(
         settings, adapter or [], modes, policies, endpoint, endpoint_model or []
     )
-    methods = Methods(replay, votes, endpoint_options or {}, endpoint_tools)
+    options = {} if endpoint_options is None else endpoint_options
+    methods = Methods(replay, votes, options, endpoint_tools)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment / stamp
     folder = (output or default).absolute()

@@ -48,7 +48,7 @@ def gateway(
 ) -> int:
     """Trains as the settings say, with a program as the agent, and prints the summary."""
     if (command is None) == (not url):
-        raise SettingsError('name the program as --command "python my_agent.py" or by its --url')
+        raise SettingsError('give --command "python my_agent.py", or --url')
     configs, overrides = split_settings(words)
     folder = str(Path.cwd()) if command else None
     agent = {"class": _CLASS, "command": command, "url": url, "folder": folder}

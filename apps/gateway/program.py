@@ -64,8 +64,7 @@ class FreshProcesses:
         program = self._words[0] if self._words else ""
         place = Path(folder or ".", program) if "/" in program else program
         if not program or shutil.which(place) is None:
-            lacks = "is not executable" if Path(place).is_file() else "is no program that is there"
-            raise SettingsError(f"env_runners.agent.command: {program!r} {lacks}")
+            raise SettingsError(f"env_runners.agent.command: no executable program {program!r}")
         if folder is not None and not Path(folder).is_dir():
             raise SettingsError(f"env_runners.agent.folder: there is no folder {folder!r}")
 

@@ -48,7 +48,7 @@ def export(
     """Writes the file. Raises: DataError, SettingsError, OSError."""
     data = read_run(run)
     path = output or data.path / "exports" / f"{rows}.jsonl"
-    if path.exists() and not force:
+    if path.is_file() and not force:
         raise SettingsError(f"{path} exists: --force overwrites it, --output writes another file")
     sessions = read_sessions(data.path, "train")
     episodes = (row for row in sessions if row["iteration"] >= from_iteration)

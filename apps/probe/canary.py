@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from agentpeft.apps.probe.completions import ask
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -34,7 +34,7 @@ def write_canary(adapter: Path, folder: Path, factor: float) -> None:
         drawn = rng.standard_normal(weights[name].shape).astype(np.float32)
         length = np.linalg.norm(drawn, axis=-1, keepdims=True)
         weights[name] = drawn / length if "_A" in name else drawn * np.float32(_STEP * factor)
-    save_file(weights, folder / ADAPTER_WEIGHTS)
+    (folder / ADAPTER_WEIGHTS).write_bytes(save(weights))
 
 
 @contextmanager

@@ -29,11 +29,14 @@ def naming_file(path: Path) -> Iterator[None]:
 def write_file(path: Path, content: bytes) -> None:
     """Writes a file atomically, over an older one. Raises: OSError that names `path`.
 
-    A link stays one, and its target is written; into a pipe or a device it writes as it is.
+    A link stays one, and its target is written. What is no file, as a pipe or a device, and what
+    the system itself has opened (`/dev/stdout`), is written to and stays.
     """
+    is_special = path.parts[:2] in (("/", "dev"), ("/", "proc"))
     with naming_file(path):
-        if path.exists() and not path.is_file():
-            path.write_bytes(content)
+        if is_special or (path.exists() and not path.is_file()):
+            with path.open("ab") as file:
+                file.write(content)
             return
         with making(Path(os.path.realpath(path))) as new:
             new.write_bytes(content)

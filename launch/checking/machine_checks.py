@@ -22,9 +22,10 @@ from safetensors import SafetensorError, safe_open
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.tasks.hub import ask_hub
+from agentpeft.policies.checkpointing.reading import check_policy
 from agentpeft.policies.delivery.adapter_files import PICKLED_WEIGHTS, read_base_name
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from agentpeft.policies.errors import EnvironmentBugError
+from agentpeft.policies.errors import CheckpointError, EnvironmentBugError
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.named_files import find_path
 
@@ -256,6 +257,10 @@ def _find_adapter_problem(folder: Path) -> str:
         return f"cannot be read ({' '.join(str(error).split()):.200})"
     if kind != "LORA" or not num_weights:
         return f"is no LoRA adapter (peft_type {kind!r}, {num_weights} weights)"
+    try:
+        check_policy(folder)
+    except CheckpointError as error:
+        return f"cannot be used: {error}"
     return ""
 
 

@@ -16,7 +16,7 @@ from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.evaluating.comparison import compare_all
 from agentpeft.launch.evaluating.players import Contestant, Methods
 from agentpeft.launch.reporting.run_data import read_rows, to_record
-from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
+from agentpeft.launch.run.run_folder import is_run
 from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
@@ -87,10 +87,8 @@ class EvaluationFiles:
         place = next(path for path in (self._folder, *self._folder.parents) if path.exists())
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
             raise SettingsError(f"--output {self._folder}: cannot write into {place}")
-        if (self._folder / CONFIG_FILE).is_file():
-            raise SettingsError(
-                f"--output {self._folder} is a run, and has its own sessions: give another folder"
-            )
+        if is_run(self._folder):
+            raise SettingsError(f"--output {self._folder} is a run's folder: give another")
 
     def _take(self) -> None:
         """Keeps other processes out, as far as the file system can. Raises: SettingsError."""
@@ -98,6 +96,7 @@ class EvaluationFiles:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.close()
             raise SettingsError(
                 f"another evaluation is writing into {self._folder}: wait, or give another --output"
             ) from None
@@ -128,6 +127,7 @@ class EvaluationFiles:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._take()
             if (self._folder / _EVALUATION).exists():
+                self.close()
                 raise SettingsError(
                     f"another evaluation has written into {self._folder}: give another --output"
                 )

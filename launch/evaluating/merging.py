@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
@@ -101,6 +101,7 @@ def check_merged(
     less the adapter's, relative to the largest of each. Raises: SettingsError, CheckpointError.
     """
     base = load_base(settings)
+    _check_tokenizer(settings, merged, base.tokenizer)
     vocab_size = base.model.config.get_text_config().vocab_size
     num_tokens = min(vocab_size, len(base.tokenizer))
     sequences = list(np.random.default_rng(0).integers(0, num_tokens, (4, 64)))
@@ -110,9 +111,6 @@ def check_merged(
 
     alone = score(base.model)
     stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
-    _, tokenizer = find_saved(settings.with_model(name=str(merged.resolve())).model)
-    if tokenizer.get_vocab() != base.tokenizer.get_vocab():
-        raise CheckpointError(f"{merged} has another tokenizer than the base {base.name}")
     network, before = _read(merged, base.model.dtype), base.model.state_dict()
     if is_whole_model(adapter):  # as it was saved, so that rounding shows
         expected = load_base(settings.with_model(dtype="float32")).model
@@ -136,6 +134,18 @@ def check_merged(
         "num_changed_weights": num_changed,
         "size_mib": {name: round(size, 3) for name, size in sizes.items()},
     }
+
+
+def _check_tokenizer(settings: Settings, merged: Path, own: PreTrainedTokenizerBase) -> None:
+    """Raises: CheckpointError where a merged model's tokenizer, if any, is not the base's."""
+    if not list(merged.glob("*token*")):
+        return
+    try:
+        _, tokenizer = find_saved(settings.with_model(name=str(merged.resolve())).model)
+    except SettingsError as error:
+        raise CheckpointError(f"{merged} is no model: {error}") from None
+    if tokenizer.get_vocab() != own.get_vocab():
+        raise CheckpointError(f"{merged} has another tokenizer than the base")
 
 
 def _read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:

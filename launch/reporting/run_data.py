@@ -1,6 +1,7 @@
 """What a run's folder holds, read for reports and exports."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _FIELDS: dict[str, dict[str, Any]] = {METRICS_FILE: {"train/step": int}, _TOKENS
 _NEEDED = {"group_id", "sample", "task_id", "outcome", "episode_return", "messages"}
 """What each line of the other files in `sessions` has at least, beside its iteration."""
 _EPISODES = TypeAdapter(EpisodeRecord)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+"""What a model that writes halves of characters leaves, and pydantic's reader refuses."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class RunData:
     def evaluated_tasks(self) -> str:
         """The tasks of evaluation, as one speaks of them: "400 held-out tasks"."""
         last = self.evaluations()[1]
-        samples = self.number("evaluation.samples_per_task", 1)
+        samples = max(1, self.number("evaluation.samples_per_task", 1))
         num_tasks, num_seen = (
             int(last.get(f"eval/{name}") or 0) for name in ("num_episodes", "num_seen_tasks")
         )
@@ -60,7 +63,8 @@ class RunData:
         """Returns a setting that is a whole number. Raises: DataError."""
         text = self.settings.get(setting, str(default))
         if not text.isdecimal():
-            raise DataError(f"{self.path / CONFIG_FILE}: {setting} is no number, got {text:.60}")
+            place = self.path / CONFIG_FILE
+            raise DataError(f"{place}: {setting} must be a whole number, got {text:.60}")
         return int(text)
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
@@ -108,7 +112,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     """Returns a file of settings as it is. Raises: DataError."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is damaged: {error}") from None
 
 
@@ -139,9 +143,10 @@ def parse_row(line: bytes, path: Path, place: str) -> Row:
         raise DataError(f"{path}, {place}: expected an object, got {row!r:.60}")
     if path.parent.name == SESSIONS and path.name != _TOKENS_FILE:
         _check_episode(line, row, f"{path}, {place}")
+        return row
     for name, kind in _FIELDS.get(path.name, {}).items():
         if not isinstance(row.get(name), kind):
-            raise DataError(f"{path}, {place}: {name} is damaged or missing")
+            raise DataError(f"{path}, {place}: {name!r} is damaged or missing")
     if path.name == METRICS_FILE:
         for name, value in row.items():
             if not isinstance(value, int | float | None):
@@ -153,14 +158,14 @@ def _check_episode(line: bytes, row: Row, place: str) -> None:
     """Raises: DataError where a field has another type, or one is missing that all have."""
     wrong = [] if isinstance(row.get("iteration"), int) else ["iteration"]
     try:
-        _EPISODES.validate_json(line, strict=True)
+        _EPISODES.validate_json(_SURROGATE.sub(rb"\\u0041", line), strict=True)
     except ValidationError as error:
         for each in error.errors():
-            name = str(each["loc"][0])
+            name = str(each["loc"][0]) if each["loc"] else "the line"
             if each["type"] != "missing" or name in _NEEDED:
                 wrong.append(name)
     if wrong:
-        raise DataError(f"{place}: {wrong[0]} is damaged or missing")
+        raise DataError(f"{place}: {wrong[0]!r} is damaged or missing")
 
 
 def read_sessions(run_dir: Path, name: str) -> Iterator[Row]:
@@ -174,7 +179,7 @@ def to_record(row: Row) -> EpisodeRecord:
         return _EPISODES.validate_python(row)
     except ValidationError as error:
         name = error.errors()[0]["loc"][0]
-        raise DataError(f"episode {row['task_id']!r}: {name} is damaged or missing") from None
+        raise DataError(f"episode {row.get('task_id')!r}: {name!r} is damaged or missing") from None
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -182,4 +187,4 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
         if isinstance(value, dict) and value and not name.endswith("kwargs"):
             yield from _flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", json.dumps(value)
+            yield f"{prefix}{name}", json.dumps(value, default=str)

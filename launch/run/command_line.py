@@ -191,5 +191,6 @@ def read_env_kwargs(env_id: str, words: Sequence[str]) -> dict[str, Any]:
 def say(error: BaseException) -> str:
     """Returns an error in one line."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'output'!s:.200}: {error.strerror}"
+        place = str(error.filename or "output")
+        return f"{place[:200] if error.errno == ENAMETOOLONG else place}: {error.strerror}"
     return " ".join(str(error).split())

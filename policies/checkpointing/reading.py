@@ -4,8 +4,9 @@ The hashes of the manifest guard against damaged disks and edited files, not aga
 writes a manifest of their own.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +41,44 @@ def read_checkpoint(path: Path) -> dict[str, bytes]:
 
 
 def check_policy(folder: Path) -> None:
-    """Compares the weights of a checkpoint's adapter, or whole model, with its manifest.
+    """Compares the weights of an adapter, or of a whole model, with a manifest that has them.
 
-    The settings beside them are text, in which a user may name a base that was moved. An adapter
-    that lies elsewhere has no manifest, and passes. Raises: CheckpointError.
+    That is a checkpoint's, or the folder's own. The settings beside the weights are text, in which
+    a user may name a base that was moved. What has no manifest passes. Raises: CheckpointError.
     """
-    checkpoint = folder.resolve().parent
-    if (checkpoint / STATE_FILE).is_file():
+    place = folder.resolve()
+    for owner, inside in ((place.parent, f"{place.name}/"), (place, "")):
         try:
-            _read_verified(checkpoint, lambda name: Path(name).suffix in _WEIGHTS)
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}{_hint_at_older(checkpoint)}") from None
+            manifest = json.loads((owner / MANIFEST_FILE).read_bytes())
+            hashes = manifest["sha256"].items()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # none, or somebody else's; a run does not go on without its own
+        for name, sha256 in hashes:
+            if name.startswith(inside) and Path(name).suffix in _WEIGHTS:
+                _check_file(owner, name, sha256)
 
 
-def _read_verified(path: Path, is_read: Callable[[str], bool] = lambda _: True) -> dict[str, bytes]:
+def _check_file(owner: Path, name: str, sha256: str) -> None:
+    """Raises: CheckpointError where a file is missing or another one."""
+    try:
+        with (owner / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
+                return
+            reason = f"does not match its SHA-256 in {MANIFEST_FILE}"
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+    raise CheckpointError(
+        f"checkpoint {str(owner)!r} is damaged: {name} {reason}; weights that were changed on "
+        f"purpose are used from a copy elsewhere{_hint_at_older(owner)}"
+    )
+
+
+def _read_verified(path: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     name = MANIFEST_FILE
     try:
         hashes = json.loads((path / MANIFEST_FILE).read_bytes())["sha256"]
-        for name in sorted(filter(is_read, hashes)):
+        for name in sorted(hashes):
             files[name] = (path / name).read_bytes()
     except FileNotFoundError:
         reason = "is missing"

@@ -41,8 +41,11 @@ def append_episodes(
 
 
 def measure_logs(run_dir: Path) -> dict[str, int]:
-    """Returns the size in bytes of every JSONL file of a run, by its relative name."""
-    paths = sorted(run_dir.rglob("*.jsonl"))
+    """Returns the size in bytes of every JSONL file that a run writes, by its relative name.
+
+    What others have put into its folder, as an evaluation or an export, is not the run's.
+    """
+    paths = sorted((*run_dir.glob("*.jsonl"), *run_dir.glob(f"{SESSIONS}/*.jsonl")))
     return {str(path.relative_to(run_dir)): path.stat().st_size for path in paths}
 
 

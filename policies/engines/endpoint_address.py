@@ -3,6 +3,8 @@
 import os
 from urllib.parse import urlsplit
 
+import httpx
+
 from agentpeft.envs import SettingsError
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -12,13 +14,15 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 def check_url(name: str, url: str) -> None:
     """Raises: SettingsError that calls the URL `name`, where no client could ask it."""
     try:
-        parts, is_whole = urlsplit(url), url.isprintable() and " " not in url
-        has_host = bool(parts.hostname) and parts.port != 0
-        is_right = is_whole and has_host and parts.scheme in ("http", "https")
-    except ValueError:  # a port that there is not, or half an IPv6 address
+        parts = httpx.URL(url)
+        has_host = bool(parts.host) and " " not in url
+        is_right = has_host and urlsplit(url).port != 0 and parts.scheme in ("http", "https")
+    except (httpx.InvalidURL, ValueError):  # the latter also for a port above 65535
         is_right = False
     if not is_right:
-        raise SettingsError(f"{name} must be a URL such as http://localhost:8000/v1, got {url!r}")
+        raise SettingsError(
+            f"{name} must be a URL such as http://localhost:8000/v1, got {url!r:.200}"
+        )
 
 
 def read_key() -> str:

@@ -47,8 +47,7 @@ def make_agent(settings: Settings, chat: ChatFormat | None) -> OutsideAgent:
     kwargs = dict(settings.env_runners.agent)
     name = kwargs.pop("class", None)
     if not isinstance(name, str):
-        got = f"got {shown(name)}" if "class" in settings.env_runners.agent else "it is missing"
-        raise SettingsError(f"env_runners.agent.class must be module:Class; {got}")
+        raise SettingsError(f"env_runners.agent needs class = module:Class, got {shown(name)}")
     try:
         kind: Callable[..., OutsideAgent] = import_user_class(name)
         signature(kind).bind(settings, chat, **kwargs)

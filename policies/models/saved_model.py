@@ -18,6 +18,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import import_user_module
+from agentpeft.policies.checkpointing.reading import check_policy
 from agentpeft.policies.delivery.adapter_files import read_base_name
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.models.policy_base import PolicyBase, place
@@ -79,6 +80,7 @@ def _find_base(model: ModelSettings) -> tuple[str, Path, str | None]:
     folder = Path(name).expanduser().resolve() if _is_path(name) else _fetch(name)
     if not (folder / "config.json").is_file():
         raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
+    check_policy(folder)
     return name, folder, adapter_path
 
 

@@ -98,7 +98,10 @@ class Settings(Section):
     experiment: str = Field(
         default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200
     )
-    """Name of the folder below `output.dir`, and a part of every adapter version's name."""
+    """Name of the folder below `output.dir`, and a part of every adapter version's name.
+
+    At most 200 characters.
+    """
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Decides tasks, sampling, new weights and minibatches."""
     deterministic: bool = False

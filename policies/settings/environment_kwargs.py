@@ -18,7 +18,7 @@ def parse_value(text: str) -> Any:
     """Returns what TOML makes of a value's text; what is no TOML is a bare word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:  # no TOML, or a number of thousands of digits
+    except (ValueError, RecursionError):  # no TOML, or thousands of digits or brackets
         return text
 
 

@@ -106,7 +106,7 @@ class TinySettings(Section):
     are 4 heads of attention, 2 below a width of 128.
     """
     num_layers: int = Field(default=4, ge=1, le=1024)
-    """Number of layers."""
+    """Number of layers, 1 to 1024."""
     vocab_size: int = Field(default=512, ge=300, le=65536)
     """Size of the byte-level BPE vocabulary, 300 to 65536."""
     copies_words: bool = False

@@ -45,7 +45,7 @@ def read_toml(
     try:
         text = own.read_text(encoding="utf-8")
         values = tomllib.loads(text)
-    except (OSError, ValueError) as error:  # no TOML, or a number of thousands of digits
+    except (OSError, ValueError, RecursionError) as error:  # no TOML, or thousands of digits
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
     if not values:
         raise SettingsError(f"{str(path)!r} has no settings")

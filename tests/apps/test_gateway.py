@@ -653,7 +653,7 @@ def test_a_run_is_evaluated_by_its_programs_too(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        ({"command": "nowhere"}, "'nowhere' is no program that is there"),
+        ({"command": "nowhere"}, "no executable program 'nowhere'"),
         ({"command": "sh", "folder": "/nowhere"}, "there is no folder"),
         ({"command": "sh", "url": ["http://x"]}, "set command, or url"),
         ({"command": "sh", "tempo": 3}, "tempo"),
@@ -668,7 +668,7 @@ def test_a_run_is_evaluated_by_its_programs_too(tmp_path, monkeypatch, capsys):
         ({"url": ["localhost:9/play"]}, "scheme should be 'http' or 'https', got 'local"),
         ({"url": "http://x"}, "url"),
         ({"class": "agentpeft.nowhere:X"}, "cannot be imported"),
-        ({"class": 5}, "must be module:Class, got 5"),
+        ({"class": 5}, "needs class = module:Class, got 5"),
     ],
 )
 def test_wrong_agents_are_refused_in_a_line(small_base, agent, message):
@@ -680,7 +680,7 @@ def test_wrong_agents_are_refused_in_a_line(small_base, agent, message):
 def test_the_command_is_told_a_program_or_servers(capsys):
     for words in ([], ["--command", "sh", "--url", "http://localhost:9/play"]):
         assert main(["gateway", "arithmetic_add", *words]) == 2
-        assert "name the program" in capsys.readouterr().err
+        assert "give --command" in capsys.readouterr().err
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "agents"

@@ -56,6 +56,9 @@ def test_a_link_and_a_pipe_stay_what_they_are(tmp_path):
     assert pipe.is_fifo() and os.read(reader, 100) == b"through"
     os.close(reader)
     write_file(Path(os.devnull), b"nowhere")
+    with target.open("ab") as file:  # as a shell's `>> target` opens it
+        write_file(Path(f"/dev/fd/{file.fileno()}"), b", through a descriptor")
+    assert target.read_bytes() == b"second, through a descriptor"
     assert Path(os.devnull).is_char_device()
     with pytest.raises(IsADirectoryError):
         write_file(tmp_path, b"a folder")

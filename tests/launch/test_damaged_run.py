@@ -5,6 +5,9 @@ import shutil
 import pytest
 
 from agentpeft.launch.cli import main
+from agentpeft.launch.reporting.run_data import read_rows
+from agentpeft.launch.run.run_folder import find_adapter
+from agentpeft.policies.errors import CheckpointError
 
 METRICS, SESSIONS = "metrics.jsonl", "sessions/train.jsonl"
 EPISODE = (
@@ -63,22 +66,40 @@ def test_a_line_that_is_no_row_is_named(copied, capsys, line, message):
     ("name", "line", "message"),
     [
         (METRICS, b'{"train/step": 4, "time/total_s": "long"}', "time/total_s is no number"),
-        (METRICS, b'{"train/step": "last"}', "train/step is damaged or missing"),
+        (METRICS, b'{"train/step": "last"}', "'train/step' is damaged or missing"),
         (
             SESSIONS,
             EPISODE.replace(b"[]", b'[["user"]]'),
-            "messages is damaged or missing",
+            "'messages' is damaged or missing",
         ),
-        (SESSIONS, EPISODE.replace(b'"t"', b"7"), "task_id is damaged or missing"),
-        (SESSIONS, EPISODE.replace(b"success", b"won"), "outcome is damaged or missing"),
-        (SESSIONS, EPISODE.replace(b'"sample": 0', b'"skills": 3'), "sample is damaged or missing"),
-        (SESSIONS, EPISODE.replace(b"1,", b'1, "skills": "add",'), "skills is damaged or missing"),
+        (SESSIONS, EPISODE.replace(b'"t"', b"7"), "'task_id' is damaged or missing"),
+        (SESSIONS, EPISODE.replace(b"success", b"won"), "'outcome' is damaged or missing"),
+        (
+            SESSIONS,
+            EPISODE.replace(b'"sample": 0', b'"skills": 3'),
+            "'sample' is damaged or missing",
+        ),
+        (
+            SESSIONS,
+            EPISODE.replace(b"1,", b'1, "skills": "add",'),
+            "'skills' is damaged or missing",
+        ),
     ],
 )
 def test_a_row_with_a_damaged_field_is_named(copied, capsys, name, line, message):
     with (copied / name).open("ab") as file:
         file.write(line + b"\n")
     assert message in error_of(capsys, "watch", str(copied))
+
+
+def test_halves_of_characters_are_no_damage(copied):
+    texts = (rb"a \ud800 b", rb"\\ud800", rb"\ud83d\ude00")
+    with (copied / SESSIONS).open("ab") as file:
+        for text in texts:
+            file.write(EPISODE.replace(b"[]", b'[["user", "%s"]]' % text) + b"\n")
+    rows = list(read_rows(copied / SESSIONS))
+    assert [row["messages"][0][1] for row in rows[-3:]] == ["a \ud800 b", "\\ud800", "\U0001f600"]
+    assert main(["watch", str(copied)]) == 0
 
 
 @pytest.mark.parametrize("words", [["merge"], ["evaluate"], ["probe", "http://127.0.0.1:9/v1"]])
@@ -91,6 +112,11 @@ def test_changed_weights_of_a_checkpoint_are_refused(copied, capsys, words):
     assert main(words) == 1
     said = capsys.readouterr().err
     assert "does not match its SHA-256" in said and "newest whole one before it is" in said
+    elsewhere = shutil.copytree(weights.parent, copied.parent / "elsewhere")
+    assert find_adapter(elsewhere) == elsewhere.resolve()
+    (weights.parents[1] / "seen_tasks.bin").unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors does not match"):
+        find_adapter(weights.parent)
     shutil.rmtree(weights.parent)
     assert main(words) == 1
     assert "is missing" in capsys.readouterr().err
@@ -120,7 +146,7 @@ def test_what_is_too_long_or_too_large_is_one_line(copied, capsys, words):
     error_of(capsys, *(word.format(**values) for word in words))
 
 
-@pytest.mark.parametrize("wrong", ['"many"', "2.5", "[1]"])
+@pytest.mark.parametrize("wrong", ['"many"', "2.5", "[1]", "2026-01-01"])
 def test_a_setting_of_another_type_is_named(copied, capsys, wrong):
     config = copied / "config.toml"
     config.write_text(
@@ -128,7 +154,9 @@ def test_a_setting_of_another_type_is_named(copied, capsys, wrong):
         "utf-8",
     )
     for command in ("watch", "why"):
-        assert "training.num_iterations is no number" in error_of(capsys, command, str(copied))
+        assert "training.num_iterations must be a whole number" in error_of(
+            capsys, command, str(copied)
+        )
 
 
 def test_the_run_that_may_be_meant_is_named(copied, capsys):

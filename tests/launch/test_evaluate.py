@@ -281,6 +281,9 @@ def test_an_output_of_another_evaluation_is_refused(
         (["--adapter", "nowhere"], "no adapter_config.json"),
         (["--votes", "0"], "--votes must be >= 1, got 0"),
         (["--votes", "2", "env_runners.temperature=0", "training.algorithm=sft"], "equal samples"),
+        (["--endpoint", "http://h:99999/v1", "--endpoint-model", "m"], "must be a URL such as"),
+        (["--endpoint", "http://[::1/v1", "--endpoint-model", "m"], "must be a URL such as"),
+        (["--endpoint-options", "[]"], "as a JSON object"),
         (["--endpoint-options", "{"], "invalid value for '--endpoint-options': Expecting"),
         (["--endpoint-model", "m"], "need each other"),
         (["--policy", "oracle", "--policy", "oracle"], "two policies have one name"),
@@ -368,7 +371,7 @@ def test_an_output_that_is_a_run_is_refused_and_its_sessions_stay(run_dir, capsy
     before = {path: path.read_bytes() for path in run_dir.rglob("*.jsonl")}
     assert main([str(run_dir), "--policy", "oracle", "--output", str(run_dir)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is a run, and has its own sessions" in line
+    assert "is a run's folder: give another" in line
     assert {path: path.read_bytes() for path in run_dir.rglob("*.jsonl")} == before
 
 
@@ -389,6 +392,8 @@ def test_two_evaluations_do_not_write_into_one_folder(run_dir, tmp_path, capsys,
         if is_there:
             first.append(contestants[0], [record])
         else:
+            with pytest.raises(SettingsError, match="another evaluation has written into"):
+                first.append(contestants[0], [record])
             with pytest.raises(SettingsError, match="another evaluation has written into"):
                 first.append(contestants[0], [record])
     assert main(words) == 0

@@ -60,7 +60,11 @@ def test_logs_are_cut_back_to_what_they_were(tmp_path):
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write("{}\n")
     (tmp_path / "later.jsonl").write_text("{}\n")
+    others = tmp_path / "evaluation" / "sessions" / "oracle.jsonl"
+    others.parent.mkdir(parents=True)
+    others.write_text("{}\n")
     cut_logs(tmp_path, sizes)
+    assert others.read_text() == "{}\n"
     assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
     assert (tmp_path / "later.jsonl").read_text() == ""
 
