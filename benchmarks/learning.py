@@ -48,12 +48,13 @@ def main() -> None:
     if args.vary:
         key, _, values = args.vary.partition("=")
         variants |= {value: [f"{key}={value}"] for value in values.split(",")}
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
     with tempfile.TemporaryDirectory() as folder:
         runs = {
-            name: [run(args, settings, seed, Path(folder)) for seed in range(args.seeds)]
+            name: [run(args, settings, seed, Path(folder)) for seed in seeds]
             for name, settings in (variants or {args.config: []}).items()
         }
-    report = {"config": args.config, "settings": args.settings, "seeds": args.seeds}
+    report = {"config": args.config, "settings": args.settings, "seeds": [*seeds]}
     report["variants"] = {value: summarise(found) for value, found in runs.items()}
     if args.threshold is not None:
         report["threshold"] = args.threshold
@@ -70,6 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("config")
     parser.add_argument("settings", nargs="*", metavar="key=value")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--vary", default="", metavar="KEY=A,B,...", help="variants to compare")
     parser.add_argument(
         "--variant",

@@ -157,7 +157,9 @@ def _tell_next(run: RunData) -> Iterator[str]:
         yield f"iteration {step} of {num_iterations}: {resume}"
         return
     rate = run.evaluations()[1].get("eval/success_rate")
-    resume = f"agentpeft train --resume {folder} training.num_iterations={2 * num_iterations}"
+    resume = (
+        f"agentpeft train --resume {folder} training.num_iterations={2 * (num_iterations or step)}"
+    )
     more = "harder tasks have more to learn" if rate and rate >= SOLVED else f"{resume} trains on"
     yield f"next: {more}; agentpeft merge {folder} makes one model of it"
 

@@ -6,13 +6,17 @@ temporary folder whose maker was killed is deleted by the next maker.
 
 import glob
 import os
+import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/[0-9]{1,6}")
 _MIN_AGE_S = 60.0
 """A younger folder may be one that its maker has not locked yet."""
 
@@ -29,14 +33,18 @@ def naming_file(path: Path) -> Iterator[None]:
 def write_file(path: Path, content: bytes) -> None:
     """Writes a file atomically, over an older one. Raises: OSError that names `path`.
 
-    A link stays one, and its target is written. What is no file, as a pipe or a device, and what
-    the system itself has opened (`/dev/stdout`), is written to and stays.
+    A link stays one, and its target is written. What is no file, as a pipe or a device, is written
+    to, as is an open descriptor (`/dev/stdout`, `/dev/fd/3`), after what it has.
     """
-    is_special = path.parts[:2] in (("/", "dev"), ("/", "proc"))
     with naming_file(path):
-        if is_special or (path.exists() and not path.is_file()):
-            with path.open("ab") as file:
+        if str(path) in _STREAMS or _DESCRIPTOR.fullmatch(str(path)):
+            sys.stdout.flush()
+            number = _STREAMS.get(str(path), path.name)
+            with os.fdopen(os.dup(int(number)), "wb") as file:
                 file.write(content)
+            return
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
             return
         with making(Path(os.path.realpath(path))) as new:
             new.write_bytes(content)

@@ -248,19 +248,18 @@ def _find_adapter_problem(folder: Path) -> str:
         if not (folder / name).is_file():
             return f"has no {name}"
     try:
+        check_policy(folder)
         kind = json.loads((folder / ADAPTER_CONFIG).read_bytes()).get("peft_type")
         if is_pickled:  # its names are not at its beginning
             return "" if kind == "LORA" else f"is no LoRA adapter (peft_type {kind!r})"
         with safe_open(folder / ADAPTER_WEIGHTS, "np") as weights:
             num_weights = len(weights.keys())
+    except CheckpointError as error:
+        return f"cannot be used: {error}"
     except (OSError, ValueError, AttributeError, SafetensorError) as error:
         return f"cannot be read ({' '.join(str(error).split()):.200})"
     if kind != "LORA" or not num_weights:
         return f"is no LoRA adapter (peft_type {kind!r}, {num_weights} weights)"
-    try:
-        check_policy(folder)
-    except CheckpointError as error:
-        return f"cannot be used: {error}"
     return ""
 
 

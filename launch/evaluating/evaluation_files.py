@@ -15,8 +15,8 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.evaluating.comparison import compare_all
 from agentpeft.launch.evaluating.players import Contestant, Methods
-from agentpeft.launch.reporting.run_data import read_rows, to_record
-from agentpeft.launch.run.run_folder import is_run
+from agentpeft.launch.reporting.run_data import METRICS_FILE, read_rows, to_record
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
@@ -87,7 +87,8 @@ class EvaluationFiles:
         place = next(path for path in (self._folder, *self._folder.parents) if path.exists())
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
             raise SettingsError(f"--output {self._folder}: cannot write into {place}")
-        if is_run(self._folder):
+        parts = (self._folder / name for name in ("checkpoints", METRICS_FILE))
+        if (self._folder / CONFIG_FILE).is_file() and any(part.exists() for part in parts):
             raise SettingsError(f"--output {self._folder} is a run's folder: give another")
 
     def _take(self) -> None:

@@ -29,6 +29,7 @@ from agentpeft.policies.models.saved_model import find_saved
 from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _MAX_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 """By how much a log-probability may differ: rounding of the merged weights."""
 
@@ -138,7 +139,7 @@ def check_merged(
 
 def _check_tokenizer(settings: Settings, merged: Path, own: PreTrainedTokenizerBase) -> None:
     """Raises: CheckpointError where a merged model's tokenizer, if any, is not the base's."""
-    if not list(merged.glob("*token*")):
+    if not any((merged / name).is_file() for name in _TOKENIZER_FILES):
         return
     try:
         _, tokenizer = find_saved(settings.with_model(name=str(merged.resolve())).model)

@@ -64,7 +64,7 @@ class RunData:
         text = self.settings.get(setting, str(default))
         if not text.isdecimal():
             place = self.path / CONFIG_FILE
-            raise DataError(f"{place}: {setting} must be a whole number, got {text:.60}")
+            raise DataError(f"{place}: {setting} must be a whole number from 0 on, got {text:.60}")
         return int(text)
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:

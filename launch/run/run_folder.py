@@ -101,7 +101,7 @@ def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Pa
         return path
     names = sorted(file.stem for file in folder.glob("*.toml"))
     if config not in names:
-        if is_run(path):
+        if _is_run(path):
             raise SettingsError(
                 f"{config!r} is a run, no {kind}: `agentpeft train --resume {config}` continues "
                 f"it, and its settings are {path / CONFIG_FILE}"
@@ -157,14 +157,14 @@ def say_no_run(path: Path, lacks: str = CONFIG_FILE) -> str:
     text = f"no run in {str(path)!r}"
     if not path.exists():
         return f"{text}: there is no such folder"
-    above = next((folder for folder in path.resolve().parents if is_run(folder)), None)
+    above = next((folder for folder in path.resolve().parents if _is_run(folder)), None)
     if above is not None:
         return f"{text}, which is a part of the run {shown(above)}"
     runs = (
         file.parent
         for depth in range(1, _MAX_DEPTH + 1)
         for file in path.glob("*/" * depth + CONFIG_FILE)
-        if is_run(file.parent)
+        if _is_run(file.parent)
     )
     newest = max(runs, key=lambda folder: (folder / CONFIG_FILE).stat().st_mtime_ns, default=None)
     if newest is not None:
@@ -172,8 +172,7 @@ def say_no_run(path: Path, lacks: str = CONFIG_FILE) -> str:
     return f"{text}: a run's folder has a {lacks}"
 
 
-def is_run(folder: Path) -> bool:
-    """Returns whether it is the folder of a run, not of a checkpoint in one."""
+def _is_run(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file() and (folder / "checkpoints").is_dir()
 
 

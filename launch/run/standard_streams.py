@@ -73,8 +73,10 @@ def open_closed_streams() -> None:
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it
+    keeps_bytes = ("utf-8", "surrogateescape")  # paths that are no UTF-8 pass unchanged
+    output = sys.stdout
+    if isinstance(output, io.TextIOWrapper) and (output.encoding, output.errors) != keeps_bytes:
+        output.reconfigure(errors="backslashreplace")  # as standard error has it
 
 
 @contextmanager

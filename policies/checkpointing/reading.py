@@ -41,36 +41,48 @@ def read_checkpoint(path: Path) -> dict[str, bytes]:
 
 
 def check_policy(folder: Path) -> None:
-    """Compares the weights of an adapter, or of a whole model, with a manifest that has them.
+    """Compares the weights of a checkpoint's adapter, or whole model, with its manifest.
 
-    That is a checkpoint's, or the folder's own. The settings beside the weights are text, in which
-    a user may name a base that was moved. What has no manifest passes. Raises: CheckpointError.
+    The settings beside them are text, in which a user may name a base that was moved. What lies
+    elsewhere has no manifest, and passes. Raises: CheckpointError.
     """
     place = folder.resolve()
-    for owner, inside in ((place.parent, f"{place.name}/"), (place, "")):
-        try:
-            manifest = json.loads((owner / MANIFEST_FILE).read_bytes())
-            hashes = manifest["sha256"].items()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # none, or somebody else's; a run does not go on without its own
-        for name, sha256 in hashes:
-            if name.startswith(inside) and Path(name).suffix in _WEIGHTS:
-                _check_file(owner, name, sha256)
+    checkpoint = place.parent
+    if not (checkpoint / STATE_FILE).is_file():
+        return
+    for name, sha256 in _read_hashes(checkpoint).items():
+        is_weights = Path(name).parent == Path(place.name) and Path(name).suffix in _WEIGHTS
+        if is_weights and (reason := _find_difference(checkpoint / name, sha256)):
+            raise CheckpointError(
+                f"checkpoint {str(checkpoint)!r} is damaged: {name} {reason}; weights that were "
+                f"changed on purpose are used from a copy elsewhere{_hint_at_older(checkpoint)}"
+            )
 
 
-def _check_file(owner: Path, name: str, sha256: str) -> None:
-    """Raises: CheckpointError where a file is missing or another one."""
+def _read_hashes(checkpoint: Path) -> dict[str, str]:
+    """Returns what the manifest says. Raises: CheckpointError."""
     try:
-        with (owner / name).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
-                return
-            reason = f"does not match its SHA-256 in {MANIFEST_FILE}"
+        return dict(json.loads((checkpoint / MANIFEST_FILE).read_bytes())["sha256"])
+    except FileNotFoundError:
+        reason = "is missing"
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        reason = "is no manifest"
     raise CheckpointError(
-        f"checkpoint {str(owner)!r} is damaged: {name} {reason}; weights that were changed on "
-        f"purpose are used from a copy elsewhere{_hint_at_older(owner)}"
+        f"checkpoint {str(checkpoint)!r} is damaged: {MANIFEST_FILE} {reason}"
+        f"{_hint_at_older(checkpoint)}"
     )
+
+
+def _find_difference(path: Path, sha256: str) -> str:
+    """Returns what keeps a file from having a hash; it is read in parts."""
+    try:
+        with path.open("rb") as file:
+            is_same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({error})"
+    return "" if is_same else f"does not match its SHA-256 in {MANIFEST_FILE}"
 
 
 def _read_verified(path: Path) -> dict[str, bytes]:

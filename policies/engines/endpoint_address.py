@@ -15,7 +15,8 @@ def check_url(name: str, url: str) -> None:
     """Raises: SettingsError that calls the URL `name`, where no client could ask it."""
     try:
         parts = httpx.URL(url)
-        has_host = bool(parts.host) and " " not in url
+        parts.raw_host.decode("ascii").encode("idna")  # as the client does, and fails, later
+        has_host = bool(parts.host) and " " not in url and url.isprintable()
         is_right = has_host and urlsplit(url).port != 0 and parts.scheme in ("http", "https")
     except (httpx.InvalidURL, ValueError):  # the latter also for a port above 65535
         is_right = False

@@ -21,11 +21,13 @@ from agentpeft.envs.core.errors import import_user_module
 from agentpeft.policies.checkpointing.reading import check_policy
 from agentpeft.policies.delivery.adapter_files import read_base_name
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.models.policy_base import PolicyBase, place
 from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings
 
 _NOT_NEEDED = ["original/*", "onnx/*", "*.gguf", "*.h5", "*.msgpack", "*.pth"]
+_UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 _PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
@@ -41,11 +43,12 @@ def load_saved(
         options["device_map"] = {"": device}
     name, folder, adapter_path = _find_base(model)
     try:
+        check_policy(folder)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
         tokenizer = _load_tokenizer(folder)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (CheckpointError, *_UNREADABLE) as error:
         raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
     network: PreTrainedModel = loaded[0]
     _check_whole(name, network, loaded[1], tokenizer)
@@ -80,7 +83,6 @@ def _find_base(model: ModelSettings) -> tuple[str, Path, str | None]:
     folder = Path(name).expanduser().resolve() if _is_path(name) else _fetch(name)
     if not (folder / "config.json").is_file():
         raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
-    check_policy(folder)
     return name, folder, adapter_path
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -56,12 +57,20 @@ def test_a_link_and_a_pipe_stay_what_they_are(tmp_path):
     assert pipe.is_fifo() and os.read(reader, 100) == b"through"
     os.close(reader)
     write_file(Path(os.devnull), b"nowhere")
-    with target.open("ab") as file:  # as a shell's `>> target` opens it
-        write_file(Path(f"/dev/fd/{file.fileno()}"), b", through a descriptor")
-    assert target.read_bytes() == b"second, through a descriptor"
+    with target.open("wb") as file:  # as a shell's `> target` opens it
+        write_file(Path(f"/dev/fd/{file.fileno()}"), b"through a descriptor, ")
+        file.write(b"then itself")
+    assert target.read_bytes() == b"through a descriptor, then itself"
     assert Path(os.devnull).is_char_device()
     with pytest.raises(IsADirectoryError):
         write_file(tmp_path, b"a folder")
+
+
+def test_shared_memory_is_a_place_like_any_other():
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        for content in (b"first", b"second"):
+            write_file(Path(folder, "file"), content)
+            assert Path(folder, "file").read_bytes() == content
 
 
 def test_a_folder_is_there_only_when_it_is_whole(tmp_path):

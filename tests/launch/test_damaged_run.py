@@ -117,6 +117,12 @@ def test_changed_weights_of_a_checkpoint_are_refused(copied, capsys, words):
     (weights.parents[1] / "seen_tasks.bin").unlink(missing_ok=True)
     with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors does not match"):
         find_adapter(weights.parent)
+    manifest = weights.parents[1] / "manifest.json"
+    whole = manifest.read_bytes()
+    manifest.write_text("{")
+    with pytest.raises(CheckpointError, match=r"manifest\.json is no manifest"):
+        find_adapter(weights.parent)
+    manifest.write_bytes(whole)
     shutil.rmtree(weights.parent)
     assert main(words) == 1
     assert "is missing" in capsys.readouterr().err

@@ -282,6 +282,7 @@ def test_an_output_of_another_evaluation_is_refused(
         (["--votes", "0"], "--votes must be >= 1, got 0"),
         (["--votes", "2", "env_runners.temperature=0", "training.algorithm=sft"], "equal samples"),
         (["--endpoint", "http://h:99999/v1", "--endpoint-model", "m"], "must be a URL such as"),
+        (["--endpoint", "http://a..b/v1", "--endpoint-model", "m"], "must be a URL such as"),
         (["--endpoint", "http://[::1/v1", "--endpoint-model", "m"], "must be a URL such as"),
         (["--endpoint-options", "[]"], "as a JSON object"),
         (["--endpoint-options", "{"], "invalid value for '--endpoint-options': Expecting"),

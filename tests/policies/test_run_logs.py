@@ -65,6 +65,8 @@ def test_logs_are_cut_back_to_what_they_were(tmp_path):
     others.write_text("{}\n")
     cut_logs(tmp_path, sizes)
     assert others.read_text() == "{}\n"
+    state = {"logs": {"exports/sft.jsonl": 500}, "log_sha256": {}}
+    check_logs(tmp_path, state)  # of a checkpoint that listed what was not the run's
     assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
     assert (tmp_path / "later.jsonl").read_text() == ""
 
