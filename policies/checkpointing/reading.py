@@ -25,6 +25,7 @@ from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import merge_settings
 
 _WEIGHTS = (".safetensors", ".bin")
+_OTHER = f"does not match its SHA-256 in {MANIFEST_FILE}"
 _STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
 
 
@@ -48,64 +49,60 @@ def check_policy(folder: Path) -> None:
     """
     place = folder.resolve()
     checkpoint = place.parent
-    if not (checkpoint / STATE_FILE).is_file():
-        return
-    for name, sha256 in _read_hashes(checkpoint).items():
-        is_weights = Path(name).parent == Path(place.name) and Path(name).suffix in _WEIGHTS
-        if is_weights and (reason := _find_difference(checkpoint / name, sha256)):
-            raise CheckpointError(
-                f"checkpoint {str(checkpoint)!r} is damaged: {name} {reason}; weights that were "
-                f"changed on purpose are used from a copy elsewhere{_hint_at_older(checkpoint)}"
-            )
+    if (checkpoint / STATE_FILE).is_file():
+        try:
+            _check_weights(checkpoint, place.name)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{_hint_at_older(checkpoint)}") from None
 
 
-def _read_hashes(checkpoint: Path) -> dict[str, str]:
-    """Returns what the manifest says. Raises: CheckpointError."""
+def _check_weights(path: Path, policy: str) -> None:
+    """Reads the weights in parts, since a whole model's may be larger than the memory."""
+    for name, sha256 in _read_hashes(path).items():
+        if Path(name).parent != Path(policy) or Path(name).suffix not in _WEIGHTS:
+            continue
+        try:
+            with (path / name).open("rb") as file:
+                is_same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
+            reason = _OTHER
+        except (OSError, ValueError) as error:
+            is_same, reason = False, f"cannot be read ({error})"
+        if not is_same:
+            advice = "weights that were changed on purpose are used from a copy elsewhere"
+            raise _damaged(path, f"{name} {reason}; {advice}")
+
+
+def _read_hashes(path: Path) -> dict[str, str]:
+    """Returns a manifest's hashes by the files' names. Raises: CheckpointError."""
     try:
-        return dict(json.loads((checkpoint / MANIFEST_FILE).read_bytes())["sha256"])
+        return dict(json.loads((path / MANIFEST_FILE).read_bytes())["sha256"])
     except FileNotFoundError:
         reason = "is missing"
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
     except (ValueError, KeyError, TypeError, RecursionError):
         reason = "is no manifest"
-    raise CheckpointError(
-        f"checkpoint {str(checkpoint)!r} is damaged: {MANIFEST_FILE} {reason}"
-        f"{_hint_at_older(checkpoint)}"
-    )
-
-
-def _find_difference(path: Path, sha256: str) -> str:
-    """Returns what keeps a file from having a hash; it is read in parts."""
-    try:
-        with path.open("rb") as file:
-            is_same = hashlib.file_digest(file, "sha256").hexdigest() == sha256
-    except (OSError, ValueError) as error:
-        return f"cannot be read ({error})"
-    return "" if is_same else f"does not match its SHA-256 in {MANIFEST_FILE}"
+    raise _damaged(path, f"{MANIFEST_FILE} {reason}")
 
 
 def _read_verified(path: Path) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    name = MANIFEST_FILE
-    try:
-        hashes = json.loads((path / MANIFEST_FILE).read_bytes())["sha256"]
-        for name in sorted(hashes):
+    hashes, files = _read_hashes(path), dict[str, bytes]()
+    for name in sorted(hashes):
+        try:
             files[name] = (path / name).read_bytes()
-    except FileNotFoundError:
-        reason = "is missing"
-        if name != MANIFEST_FILE:
-            reason += f", and {MANIFEST_FILE} lists it"
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-    except (ValueError, KeyError, TypeError):
-        reason = "is no manifest"
-    else:
-        damaged = [name for name, content in files.items() if compute_hash(content) != hashes[name]]
-        if not damaged:
-            return files
-        name, reason = damaged[0], f"does not match its SHA-256 in {MANIFEST_FILE}"
-    raise CheckpointError(f"checkpoint {str(path)!r} is damaged: {name} {reason}")
+        except FileNotFoundError:
+            raise _damaged(path, f"{name} is missing, and {MANIFEST_FILE} lists it") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise _damaged(path, f"{name} cannot be read ({reason})") from None
+    for name, content in files.items():
+        if compute_hash(content) != hashes[name]:
+            raise _damaged(path, f"{name} {_OTHER}")
+    return files
+
+
+def _damaged(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"checkpoint {str(path)!r} is damaged: {what}")
 
 
 def _hint_at_older(path: Path) -> str:
