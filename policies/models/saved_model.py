@@ -21,13 +21,11 @@ from agentpeft.envs.core.errors import import_user_module
 from agentpeft.policies.checkpointing.reading import check_policy
 from agentpeft.policies.delivery.adapter_files import read_base_name
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
-from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.models.policy_base import PolicyBase, place
 from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings
 
 _NOT_NEEDED = ["original/*", "onnx/*", "*.gguf", "*.h5", "*.msgpack", "*.pth"]
-_UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 _PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
@@ -48,7 +46,7 @@ def load_saved(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
         tokenizer = _load_tokenizer(folder)
-    except (CheckpointError, *_UNREADABLE) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
     network: PreTrainedModel = loaded[0]
     _check_whole(name, network, loaded[1], tokenizer)
