@@ -50,6 +50,7 @@ class RunLoop:
             self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
             logger.info("%s: goes on after it", shown(run.checkpoint))
         self._alarms = AlarmLog(earlier)
+        self._has_loss = True
         self._interval = self._settings.output.checkpoint_interval
         self._num_epoch_tasks = (
             _count_epoch_tasks(self._settings) if self._interval == "epoch" else 0
@@ -88,8 +89,10 @@ class RunLoop:
         metrics = self._train()
         step, settings = self._algorithm.iteration, self._settings
         is_without_loss = math.isnan(metrics.get("train/policy_loss", 0.0))
-        if is_without_loss and metrics.get("train/grad_norm") == 0:
-            logger.info("iteration %d: no loss, as no group had two different returns", step)
+        is_without_loss &= metrics.get("train/grad_norm") == 0
+        if is_without_loss and self._has_loss:  # once, not in each of the iterations after it
+            logger.info("from iteration %d: no loss, as no group has two different returns", step)
+        self._has_loss = not is_without_loss
         metrics |= self._alarms.look(step, metrics)
         interval = settings.evaluation.interval
         if interval and step % interval == 0 and not is_last:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections import Counter
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_what_goes_wrong_is_named_with_a_setting_to_turn(
     overrides, expected = RUNS[name]
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
     words = [f"output.dir={tmp_path}", "evaluation.num_tasks=0", *overrides]
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         words.append(f"training.num_iterations={NUM_ITERATIONS}")
         assert main([str(tmp_path / "tiny.toml"), *words]) == 0
     (run_dir,) = (tmp_path / "tiny").iterdir()
@@ -69,6 +70,12 @@ def test_what_goes_wrong_is_named_with_a_setting_to_turn(
     assert {name: said[name] for name in ALL} == Counter(
         {name: sum(each.alarm.name == name for each in periods) for name in ALL}
     )
+    steps = [line for line in lines if "train/grad_norm" in line]
+    had_loss = [line["train/policy_loss"] is not None or line["train/grad_norm"] for line in steps]
+    num_periods = [had for had, _ in groupby(had_loss, bool)].count(False)
+    no_loss = "no loss, as no group has two different returns"
+    assert sum(no_loss in record.getMessage() for record in caplog.records) == num_periods
+    assert num_periods or name != "too hard"
 
 
 def test_counts_from_the_start_of_each_process_are_added_up(tmp_path: Path) -> None:
