@@ -120,7 +120,7 @@ def run_study(
     shared, num_done = study.sequence.settings, 0
     num_evaluated = len(study.sequence.stages) if "router" in study.methods else 1
     with lock_run(folder), StudyEngine(with_room(shared), base, num_evaluated) as engine:
-        check_plan(_describe(study.sequence, base), folder)
+        check_plan(_describe(study.sequence, base), study.sequence.settings, folder)
         opener = engine.playing if shared.env_runners.engine == "vllm" else playing
         for number in range(study.num_seeds):
             seed = study.sequence.settings.seed + number

@@ -12,6 +12,7 @@ from typing import Any
 from agentpeft.apps.lifelong.study_engine import SHARED
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.evaluating.evaluation_files import EVALUATION_FILE
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.run_folder import Start, fill_run_dir, lock_run, log_to, read_resumed
 from agentpeft.launch.run.run_loop import run_session
@@ -24,10 +25,11 @@ from agentpeft.policies.checkpointing.checkpoints import (
 )
 from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.settings.config import OutputSettings, Settings
+from agentpeft.policies.settings.named_files import hash_named, rename_files
 from agentpeft.policies.settings.toml import with_overrides
 
 logger = logging.getLogger(__name__)
-_DONE, _PLAN = "done.json", "plan.json"
+_DONE, _PLAN, _FILES = "done.json", "plan.json", "files"
 _IN_STUDY = {
     "shared_engines": SHARED,
     "num_env_runners": 0,
@@ -110,24 +112,53 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
     return run
 
 
-def check_plan(plan: Mapping[str, Any], folder: Path) -> None:
-    """Writes what a study's folder is of. Raises: SettingsError where it is of something else.
+def check_plan(plan: Mapping[str, Any], settings: Settings, folder: Path) -> None:
+    """Writes what a study's folder is of, with hashes of the files that its settings name.
 
-    A plan of which no run has saved anything, as one that was refused, binds nobody.
+    A plan of which no run has saved anything, as one that was refused, binds nobody, but for its
+    files once one of them has played. Raises: SettingsError where the folder is of something else.
     """
-    content, path = json.loads(json.dumps(plan)), folder / _PLAN
-    if path.is_file() and next(folder.rglob(MANIFEST_FILE), None) is not None:
+    content = json.loads(json.dumps({**plan, _FILES: _hash_files(settings) or None}))
+    bound = content
+    if next(folder.rglob(MANIFEST_FILE), None) is None:
+        has_played = next(folder.rglob(EVALUATION_FILE), None) is not None
+        bound = {_FILES: content[_FILES]} if has_played else {}
+    path = folder / _PLAN
+    if path.is_file() and bound:
         try:
             saved = dict(json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, ValueError):
             raise SettingsError(f"{path} is damaged: give another --output") from None
-        for name, value in content.items():
+        for name, value in bound.items():
             if saved.get(name) != value:
+                change = _say_change(name, saved.get(name), value)
                 raise SettingsError(
-                    f"{folder} is of another study: its {name} is {saved.get(name)!r:.100}, now "
-                    f"{value!r:.100}: give another --output"
+                    f"{folder} is of another study: {change}: give another --output"
                 )
     write_file(path, json.dumps(content, indent=1).encode())
+
+
+def _hash_files(settings: Settings) -> dict[str, str]:
+    """Returns the hashes of the models, adapters and task files here that settings name."""
+    hashes: dict[str, str] = {}
+
+    def note(name: str) -> str:
+        if (found := hash_named(name)) is not None:
+            hashes[name] = found
+        return name
+
+    rename_files(settings, note)
+    return hashes
+
+
+def _say_change(name: str, saved: object, value: object) -> str:
+    """Returns which setting is another one, and its two values."""
+    while isinstance(saved, dict) and isinstance(value, dict):
+        changed = (key for key in {**saved, **value} if saved.get(key) != value.get(key))
+        if (key := next(changed, None)) is None:
+            break
+        name, saved, value = f"{name}.{key}", saved.get(key), value.get(key)
+    return f"its {name} is {saved!r:.100}, now {value!r:.100}"
 
 
 def make_folder(folder: Path) -> None:

@@ -20,10 +20,15 @@ WELL_FORMED_END = "agentpeft.apps.prove.form:reward_well_formed_end"
 def reward_well_formed_end(episode: Episode) -> float:
     """Returns 1 if the environment could grade what the agent ended with, right or wrong; else 0.
 
-    That is the outcome `success` or `failure`. A last action that is invalid, the turn limit, a
-    timeout and a full context leave nothing to grade.
+    A last action that is invalid, the turn limit, a timeout and a full context leave nothing to
+    grade.
     """
-    return float(episode.outcome in (Outcome.SUCCESS, Outcome.FAILURE))
+    return float(is_graded(episode.outcome))
+
+
+def is_graded(outcome: Outcome) -> bool:
+    """Returns whether an episode ended with what the environment could grade, right or wrong."""
+    return outcome in (Outcome.SUCCESS, Outcome.FAILURE)
 
 
 def with_form_reward(kwargs: Mapping[str, Any]) -> dict[str, Any]:

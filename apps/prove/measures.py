@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from agentpeft.apps.lifelong.stage_runs import is_done, make_run_settings, train
-from agentpeft.apps.prove.form import keep_shown_reward, with_form_reward
+from agentpeft.apps.prove.form import is_graded, keep_shown_reward, with_form_reward
 from agentpeft.apps.prove.split import SeedResult, TaskResult
 from agentpeft.envs import Outcome
 from agentpeft.launch.checking.preparation import prepare_tiny
@@ -169,6 +169,7 @@ def read_seed(folder: Path, seed: int, settings: Settings | None = None) -> Seed
             **{name: _is_solved(record) for name, record in records.items()},
             num_samples=NUM_SAMPLES,
             num_sampled_successes=sum(map(_is_solved, sampled)),
+            is_base_graded=is_graded(records["before"].outcome),
         )
         tasks.append(result)
     if not tasks:

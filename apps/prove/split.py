@@ -28,7 +28,8 @@ class TaskResult:
     """One held-out task of a seed: who solves it, greedily, and how often the base does in samples.
 
     `before` is the base's, `after` that of the run with true rewards; `shuffled` and `form` are of
-    the two others. `position` is the task's place among the held-out ones.
+    the two others. `position` is the task's place among the held-out ones. `is_base_graded`: the
+    base's greedy episode ended with what could be graded, right or wrong.
     """
 
     position: int
@@ -40,6 +41,7 @@ class TaskResult:
     form: bool
     num_samples: int
     num_sampled_successes: int
+    is_base_graded: bool = True
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,10 @@ DIFFERENCES: dict[str, TaskValue] = {
     "rise_form": lambda task: task.form - task.before,
     "rise_above_shuffled": lambda task: task.after - task.shuffled,
     "rise_without_form": lambda task: (task.after - task.before) * (find_part(task) != Part.FORM),
+    "rise_above_shuffled_without_form": lambda task: (
+        (task.after - task.shuffled) * (find_part(task) != Part.FORM)
+    ),
+    "rise_where_base_was_graded": lambda task: (task.after - task.before) * task.is_base_graded,
 }
 PARTS: dict[Part, TaskValue] = {part: partial(_is_part, part) for part in Part}
 
@@ -200,13 +206,16 @@ def judge(figures: Figures, noise: float, num_unplayed: int, num_seen: int) -> P
     `num_unplayed` held-out tasks are not in the figures, `num_seen` were drawn in training too.
     """
     allowed = max(noise, _TOLERANCE)
-    rise, shuffled, advantage, without_form = (
-        figures.differences[name]
-        for name in ("rise", "rise_shuffled", "rise_above_shuffled", "rise_without_form")
-    )
+    found = figures.differences
+    rise, shuffled, advantage = found["rise"], found["rise_shuffled"], found["rise_above_shuffled"]
+    without_form, graded = found["rise_without_form"], found["rise_where_base_was_graded"]
+    advantage_without_form = found["rise_above_shuffled_without_form"]
     rates = [100 * figures.rates[name] for name in ("before", "after")]
     success = "held-out success {:.1f} -> {:.1f} %".format(*rates)
     parts = {name: 100 * part.mean for name, part in figures.parts.items()}
+    form_alone = "form alone was learned, as far as these tasks show"
+    if without_form.mean > figures.parts["form"].mean:
+        form_alone = "it is not shown that more than form was learned"
     num_tasks = figures.num_tasks + num_unplayed
     reasons = (
         (num_seen > 0, f"training has drawn held-out tasks too, {num_seen} of {num_tasks}"),
@@ -219,8 +228,9 @@ def judge(figures: Figures, noise: float, num_unplayed: int, num_seen: int) -> P
         (rise.low <= 0, f"nothing was learned: {success}, {_say(rise)}, which may be chance"),
         (
             shuffled.mean > allowed or (shuffled.mean > _TOLERANCE and shuffled.low > 0),
-            f"success rises with shuffled rewards too, {_say(shuffled)}, where {100 * allowed:.1f} "
-            f"may be noise; with true rewards: {success}",
+            f"success rises with shuffled rewards too, {_say(shuffled)}, where "
+            f"{100 * (allowed if shuffled.low <= 0 else _TOLERANCE):.1f} may be noise; with true "
+            f"rewards: {success}",
         ),
         (
             advantage.low <= 0,
@@ -229,8 +239,19 @@ def judge(figures: Figures, noise: float, num_unplayed: int, num_seen: int) -> P
         ),
         (
             without_form.low <= 0,
-            f"form alone was learned, as far as these tasks show: {success}, of which form is "
-            f"{parts['form']:.1f} points, and the rest {_say(without_form)}",
+            f"{form_alone}: {success}, of which form is {parts['form']:.1f} points, and the rest "
+            f"{_say(without_form)}",
+        ),
+        (
+            advantage_without_form.low <= 0,
+            f"what is not form is not shown to be above shuffled rewards: {success}, of which form "
+            f"is {parts['form']:.1f} points, and the rest {_say(advantage_without_form)} more than "
+            "with shuffled rewards",
+        ),
+        (
+            found["rise_form"].low <= 0 and graded.low <= 0,
+            f"form cannot be told from the rest, as the run rewarded for it solves no more: "
+            f"{success}, but {_say(graded)} where the base ended with what could be graded",
         ),
     )
     failed = next((reason for fails, reason in reasons if fails), None)

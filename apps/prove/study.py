@@ -32,7 +32,6 @@ from agentpeft.launch.run.run_folder import lock_run, output_base, read_start
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.loop.evaluation import is_held_out
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.named_files import hash_named
 
 logger = logging.getLogger(__name__)
 _NUM_SEEDS, _MAX_SEEDS = 3, 100
@@ -149,7 +148,7 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
     make_folder(plan.folder)
     with lock_run(plan.folder), ExitStack() as cluster, ExitStack() as engine:
         content = settings.model_dump(mode="json", exclude={"output", "seed"})
-        check_plan({**content, "base_files": hash_named(settings.model.name)}, plan.folder)
+        check_plan(content, settings, plan.folder)
         results, base = list[SeedResult](), ""
         opener: Opener = playing
         for seed in plan.seeds:

@@ -30,7 +30,7 @@ _DECISIVE = {
     "model": ("dtype", *sorted(CHAT_SETTINGS)),
 }
 """Which settings must be the same for episodes to be of one evaluation."""
-_EVALUATION = "evaluation.json"
+EVALUATION_FILE = "evaluation.json"
 _COUNT = re.compile(r"\d+_\w+")
 _OVERALL = re.compile(r"num_episodes|success_rate.*|avg_t.*|pass_at/.*")
 
@@ -66,7 +66,7 @@ class EvaluationFiles:
         self._check_writable()
         if self._folder.is_dir():
             self._take()
-        path = self._folder / _EVALUATION
+        path = self._folder / EVALUATION_FILE
         entries = {contestant.name: _to_entry(contestant) for contestant in contestants}
         played, policies = _read_entries(path) if path.is_file() else ({}, {})
         everyone = [Contestant(name, *entry) for name, entry in policies.items()]
@@ -127,7 +127,7 @@ class EvaluationFiles:
         if self._lock is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._take()
-            if (self._folder / _EVALUATION).exists():
+            if (self._folder / EVALUATION_FILE).exists():
                 self.close()
                 raise SettingsError(
                     f"another evaluation has written into {self._folder}: give another --output"
@@ -136,7 +136,7 @@ class EvaluationFiles:
             self._policies[contestant.name] = _to_entry(contestant)
             (self._folder / "sessions").mkdir(parents=True, exist_ok=True)
             content = {"played": self._played, "policies": self._policies}
-            _write_json(self._folder / _EVALUATION, content)
+            _write_json(self._folder / EVALUATION_FILE, content)
         append_episodes(self._path(contestant), 0, records)
         self._records[contestant] += records
 

@@ -488,7 +488,7 @@ def test_a_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
     assert main(words) == 0
     assert main([*words, "training.lr=1e-3"]) == 2
     error = capsys.readouterr().err
-    assert "is of another study: its training is" in error
+    assert "is of another study: its training.lr is" in error
     assert "give another --output" in error
 
 

@@ -131,6 +131,8 @@ def test_twelve_tasks_give_the_figures_computed_by_hand(twelve):
             "rise_form": 3,
             "rise_above_shuffled": 5,
             "rise_without_form": 4,
+            "rise_above_shuffled_without_form": 3,
+            "rise_where_base_was_graded": 6,
         }
     )
     parts = {name: 12 * figure.mean for name, figure in figures.parts.items()}
@@ -235,6 +237,31 @@ def test_a_policy_that_learns_only_the_form_is_said_to_have_learned_form_alone(t
     assert not proof.verdict.is_proven
     assert "form alone was learned" in proof.verdict.sentence
     assert proof.figures.parts["form"].mean == 1.0 == proof.figures.differences["rise"].mean
+
+
+def test_form_that_its_own_run_does_not_show_is_not_taken_for_more(tmp_path):
+    """The run rewarded for form guesses, which earns all of it, and so solves nothing."""
+    proof = prove_scripted(tmp_path, base=talk, trained=answer_plainly, form=guess)
+    assert proof.figures.parts["form"].mean == 0.0 == proof.figures.differences["rise_form"].mean
+    assert not proof.verdict.is_proven
+    assert "form cannot be told from the rest" in proof.verdict.sentence
+
+
+def test_form_alone_is_not_said_where_most_of_an_unsure_rise_is_not_form():
+    kinds = ["1 1 1 1 8"] * 30 + ["0 1 0 1 0"] * 3 + ["0 1 0 0 0"] * 9
+    kinds += ["1 0 1 1 1"] * 3 + ["0 0 0 0 0"] * 55
+    tasks = tuple(make_task(place, kind) for place, kind in enumerate(kinds))
+    sentence = make_proof([SeedResult(0, tasks, {})]).verdict.sentence
+    assert "it is not shown that more than form was learned: held-out success 33.0" in sentence
+
+
+def test_what_is_not_form_must_be_above_the_control():
+    """Of 140 tasks solved anew 120 are form, and the 20 others the shuffled run solves too."""
+    kinds = ["1 1 1 1 8"] * 100 + ["0 1 0 1 0"] * 120 + ["0 1 1 0 4"] * 20 + ["0 0 0 0 0"] * 160
+    tasks = tuple(make_task(place, kind) for place, kind in enumerate(kinds))
+    proof = make_proof([SeedResult(0, tasks, {})])
+    assert proof.figures.differences["rise_without_form"].low > 0
+    assert "what is not form is not shown to be above shuffled" in proof.verdict.sentence
 
 
 def test_a_policy_that_memorises_training_tasks_is_said_not_to_have_learned(tmp_path):
@@ -528,7 +555,22 @@ def test_a_damaged_plan_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").touch()
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(SettingsError, match=r"another study|is damaged"):
-        check_plan({"model": {}}, tmp_path)
+        check_plan({"model": {}}, Settings(environment={"id": "AgentPEFT/Arithmetic-v0"}), tmp_path)
+
+
+def test_other_files_under_the_same_names_are_another_study(tmp_path):
+    data, folder = tmp_path / "tasks.jsonl", tmp_path / "study"
+    folder.mkdir()
+    environment = {"id": "AgentPEFT/GSM8K-v0", "kwargs": {"data": str(data)}}
+    settings = Settings(environment=environment, evaluation={"num_tasks": 0, "interval": 0})
+    for number in range(2):  # nothing has been played
+        data.write_text(f"{number}")
+        check_plan({"lr": number}, settings, folder)
+    (folder / "evaluation.json").touch()
+    check_plan({"lr": 2}, settings, folder)
+    data.write_text("another")
+    with pytest.raises(SettingsError, match=f"another study: its files.{data} is"):
+        check_plan({"lr": 2}, settings, folder)
 
 
 @pytest.mark.parametrize("rewards", REWARDS)
@@ -649,4 +691,4 @@ def test_a_killed_proof_continues_to_the_same_results(tmp_path, capsys, monkeypa
     assert whole["curves"]["0"]["form"].keys() == {"0", "2", "4"}
     capsys.readouterr()
     assert main([*words, str(out), "training.lr=1"]) == 2
-    assert "another study: its training is" in capsys.readouterr().err
+    assert "another study: its training.lr is 0.01, now 1.0" in capsys.readouterr().err
