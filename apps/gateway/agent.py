@@ -132,7 +132,7 @@ class Gateway:
     def _warn(self, opened: OpenEpisode, ended: Ended | None) -> None:
         """Logs what was wrong with a program. Raises: SettingsError where none has done a thing."""
         self._has_asked |= opened.num_requests > 0
-        if ended is None and opened.outcome is None:
+        if ended is None and opened.outcome is None and not opened.stopped.done():
             logger.warning("a program was not over after timeout_s %g", self._options.timeout_s)
         if ended is None or not ended.problem:
             return

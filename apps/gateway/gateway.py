@@ -52,7 +52,8 @@ def gateway(
     configs, overrides = split_settings(words)
     folder = str(Path.cwd()) if command else None
     agent = {"class": _CLASS, "command": command, "url": url, "folder": folder}
-    said = [f"agent.{name}={json.dumps(value)}" for name, value in agent.items() if value]
+    texts = {n: json.dumps(value, ensure_ascii=False) for n, value in agent.items() if value}
+    said = [f"agent.{name}={text}" for name, text in texts.items()]
     said.append(f"max_concurrent_episodes={8 * (os.cpu_count() or 1)}")
     # In front of the user's own words, which win
     words = [*configs, *(f"env_runners.{word}" for word in said), *overrides]

@@ -12,7 +12,8 @@ from agentpeft.apps.drivers.tool_episode import ToolEpisode, compose_answer
 from agentpeft.apps.gateway.conversations import Conversations
 from agentpeft.apps.gateway.wire import MODEL, ChatRequest, Json, Refused, read_message
 from agentpeft.envs import EnvFault, Outcome
-from agentpeft.envs.tools.tool_table import ToolCall
+from agentpeft.envs.core.spaces import to_utf8
+from agentpeft.envs.tools.tool_table import NumberText, ToolCall
 from agentpeft.policies.engines.outside_agent import Call, Complete
 from agentpeft.policies.messages import Completion, StopReason
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -77,7 +78,7 @@ class OpenEpisode:
             self._num_waiting -= 1
 
     async def _sample(self, request: ChatRequest, chat: ChatFormat, has_gone: HasGone) -> Json:
-        self._check_open()
+        self._check_open(is_over=self.stopped.done())
         if self.num_requests >= self._max_requests:
             text = f"the episode has had {self._max_requests} requests (agent.max_requests)"
             raise Refused(429, text, "rate_limit_error")
@@ -86,12 +87,12 @@ class OpenEpisode:
         completion = await self._complete(builder)
         if await has_gone():
             raise Refused(499, "the client has gone")
-        self._check_open()  # what comes after the end is not learnt from
+        self._check_open(is_over=self.stopped.done())  # what comes after is not learnt from
         if not len(completion.token_ids):
             self.is_full = True
             text = "the context is full: the conversation leaves no room for another turn"
             raise Refused(400, text, "context_length_exceeded")
-        self.is_full = False
+        self.is_full = completion.stop_reason is StopReason.CONTEXT_FULL
         said = chat.decode(completion.token_ids)
         answer = _write_completion(said, completion, num_prompt_tokens, request, chat)
         told = read_message(answer["choices"][0]["message"])  # as the program will send it back
@@ -103,17 +104,17 @@ class OpenEpisode:
     async def step(self, action: str) -> StepResult:
         """Acts in the environment. Raises: Refused."""
         async with self._world:
-            self._check_open()
+            self._check_open(is_over=self.is_over)
             self.num_steps += 1
             try:
-                result: StepResult = await self._call(partial(step, self._env, action))
+                result: StepResult = await self._call(partial(step, self._env, to_utf8(action)))
             except Exception as error:
                 self._fail(error)
                 raise
             if result.is_last:
                 self._asked.messages.append(("user", result.observation))
             if self._posts_reward:
-                self.outcome = Outcome.UNKNOWN if result.is_last else self.outcome
+                self.outcome = self.outcome or (Outcome.UNKNOWN if result.is_last else None)
             else:
                 self._builder.add_reward(result.reward)
                 if result.is_last:
@@ -169,8 +170,8 @@ class OpenEpisode:
         """Whether the environment, or all, has ended."""
         return self.stopped.done() or self.outcome is not None
 
-    def _check_open(self) -> None:
-        if self.is_over:
+    def _check_open(self, *, is_over: bool) -> None:
+        if is_over:
             raise Refused(409, "the episode is over")
 
     def _end(self, outcome: Outcome) -> None:
@@ -194,8 +195,7 @@ def _write_completion(
     name, num_tokens = f"chatcmpl-{secrets.token_hex(8)}", len(sampled.token_ids)
     message: Json = {"role": "assistant", "content": None if calls else text}
     if calls:
-        functions = [tool["function"] for tool in request.tools]
-        schemas = {function["name"]: function.get("parameters") for function in functions}
+        schemas = {f["name"]: f.get("parameters") for f in (t["function"] for t in request.tools)}
         message["tool_calls"] = []
         for call in calls:
             arguments = json.dumps(_to_type(call.arguments, schemas.get(call.name)))
@@ -220,7 +220,11 @@ def _write_completion(
 def _to_type(value: object, schema: object) -> object:
     """Returns an argument that a model wrote as text in the type that its JSON schema asks for."""
     schema = schema if isinstance(schema, dict) else {}
-    if isinstance(value, str) and "string" not in str(schema.get("type", "string")):
+    told = str([schema.get(name) for name in ("type", "anyOf", "oneOf")])
+    is_text = "'string'" in told or "'" not in told
+    if isinstance(value, NumberText):
+        is_text = "'string'" in told and "'integer'" not in told and "'number'" not in told
+    if isinstance(value, str) and not is_text:
         with suppress(ValueError, RecursionError):  # another text is the program's affair
             read = json.loads(value)
             json.dumps(read, allow_nan=False)

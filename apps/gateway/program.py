@@ -75,7 +75,7 @@ class FreshProcesses:
         """
         told = {**os.environ, **variables}
         for name in ("NO_PROXY", "no_proxy"):
-            told[name] = f"{told.get(name, '')},{HOST}"
+            told[name] = "*" if told.get(name) == "*" else f"{told.get(name, '')},{HOST}"
         if len(task.encode("utf-8", "replace")) <= _MAX_VARIABLE_BYTES and "\0" not in task:
             told["AGENTPEFT_TASK"] = task
         with ExitStack() as stack:

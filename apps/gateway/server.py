@@ -25,6 +25,7 @@ from agentpeft.envs.tools.tool_table import ToolCall
 _MAX_BODY_BYTES = 4 << 20
 _MAX_CONNECTIONS = 4096
 _RPC_NO_METHOD = -32601
+_EVENTS = "text/event-stream"
 
 
 class GatewayServer:
@@ -120,7 +121,7 @@ class GatewayServer:
         asked = wire.read_chat(body)
         completion = await episode.answer(asked, self._find_chat, request.is_disconnected)
         if body.get("stream") is True:
-            return _stream(wire.stream_chat(completion))
+            return StreamingResponse(wire.stream_chat(completion), media_type=_EVENTS)
         return _json(completion)
 
     async def _anthropic(self, request: Request) -> Response:
@@ -128,7 +129,7 @@ class GatewayServer:
         asked = wire.read_anthropic(body)
         completion = await episode.answer(asked, self._find_chat, request.is_disconnected)
         if body.get("stream") is True:
-            return _stream(wire.stream_anthropic(completion))
+            return StreamingResponse(wire.stream_anthropic(completion), media_type=_EVENTS)
         return _json(wire.to_anthropic(completion))
 
     async def _show(self, request: Request) -> Response:
@@ -189,10 +190,6 @@ class GatewayServer:
 def _json(value: Json, status: int = 200) -> Response:
     # In ASCII: half a surrogate pair, which a model may write too, has no UTF-8
     return Response(json.dumps(value), status, media_type="application/json")
-
-
-def _stream(events: Any) -> Response:
-    return StreamingResponse(events, media_type="text/event-stream")
 
 
 async def _refuse(_: Request, refusal: Refused) -> Response:

@@ -36,10 +36,17 @@ class ToolCall:
         return cls(None, None)
 
 
+class NumberText(str):
+    """A number as a JSON text has it: it may be an answer."""
+
+    __slots__ = ()
+
+
 def read_json(text: str) -> object:
-    """Returns the value of a JSON text, its numbers as they are written; None of other text."""
+    """Returns the value of a JSON text, its numbers as `NumberText`; None of other text."""
+    number = NumberText
     try:
-        value: object = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
+        value: object = json.loads(text, parse_int=number, parse_float=number, parse_constant=str)
     except (ValueError, RecursionError):
         return None
     return value

@@ -53,11 +53,12 @@ class EpisodeBuilder:
         same = np.full(len(ids), completion.adapter_version)
         self._append(ids, completion.logprobs, same if versions is None else versions)
         self._turn_ends.append(len(self.context) - len(self._prompt_ids))
-        self._rewards.append(0.0)
+        # A program may act, and be rewarded, before it asks for anything
+        self._rewards.append(0.0 if self._rewards else self.episode_return)
         self.messages.append(("assistant", said))
 
     def add_reward(self, reward: float) -> None:
-        """Adds to the reward of the last turn; without turns it is in the return alone."""
+        """Adds to the reward of the last turn; before the first turn, to that of the first."""
         self.episode_return += reward
         if self._rewards:
             self._rewards[-1] += reward

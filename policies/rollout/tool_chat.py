@@ -12,7 +12,14 @@ from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.core.spaces import to_utf8
-from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable, find_tools, read_json
+from agentpeft.envs.tools.tool_table import (
+    ANY_TEXT,
+    NumberText,
+    ToolCall,
+    ToolTable,
+    find_tools,
+    read_json,
+)
 from agentpeft.policies.messages import Ids
 from agentpeft.policies.rollout.chat import (
     ACTION,
@@ -25,8 +32,9 @@ from agentpeft.policies.rollout.chat import (
 )
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=False)
-"""Numbers stay as they are written: they may be answers."""
+_DECODER = json.JSONDecoder(
+    parse_int=NumberText, parse_float=NumberText, parse_constant=str, strict=False
+)
 _SECOND = "Sentinelsecond"
 _ODD = "'\"\n\\é, {"
 """What some format may write otherwise, or end at."""

@@ -177,11 +177,15 @@ def test_the_clients_of_openai_and_anthropic_are_answered_in_streams_too(sample)
 
 def test_tools_of_the_program_are_called_in_the_template_s_format():
     said = {"a": 2, "b": "3", "c": "[4, {}]", "d": [5], "e": "NaN"}
+    said |= {"f": 6, "g": "six", "h": [7, 1.5], "i": {"j": 8}, "k": 9, "l": None}
     call = json.dumps({"name": "add", "arguments": said})
     texts = [f"<tool_call>\n{call}\n</tool_call>", "Five."]
     properties = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "array"}}
     properties["d"] = {"type": "array", "items": {"type": "number"}}
     properties["e"] = {"type": "number"}
+    whole, text, none = ({"type": kind} for kind in ("integer", "string", "null"))
+    properties |= {"f": {"anyOf": [whole, none]}, "g": {"anyOf": [whole, text]}}
+    properties |= {"h": {"type": "array"}, "i": {"type": "object"}, "k": {}, "l": {"anyOf": [text]}}
     parameters = {"type": "object", "properties": properties}
     function = {"name": "add", "description": "Adds.", "parameters": parameters}
     told = []

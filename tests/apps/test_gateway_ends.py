@@ -172,6 +172,60 @@ def test_each_turn_has_a_reward_though_none_was_given():
     asyncio.run(play())
 
 
+def test_a_reward_before_the_first_turn_is_the_first_one_s():
+    builder = EpisodeBuilder("Hm?", CHAT.begin("Hm?"), CHAT)
+    builder.add_reward(0.25)
+    ids = CHAT.encode_turn("Well.")
+    for reward in (1.0, -0.5):
+        turn = Completion(ids, (ids * 0).astype("float32"), StopReason.STOP_TOKEN, 0)
+        builder.add_turn(turn, "Well.")
+        builder.add_reward(reward)
+    assert builder.to_trajectory().turn_rewards == (1.25, -0.5)
+    assert builder.episode_return == 0.75
+
+
+def test_a_reward_that_is_posted_while_a_step_is_under_way_stays():
+    async def play():
+        one = Play(posts_reward=True)
+        step = asyncio.create_task(one.episode.step(one.word))
+        await asyncio.sleep(0.05)
+        one.episode.post_reward(-1)
+        one.go.set()
+        assert (await step).is_last
+        await one.episode.close()
+        one.episode.give_up(Outcome.INVALID_ACTION)
+        assert (one.builder.episode_return, one.episode.outcome) == (-1, Outcome.FAILURE)
+
+    asyncio.run(play())
+
+
+def test_the_model_may_be_asked_about_the_end_where_the_reward_is_posted():
+    async def play():
+        one = Play(posts_reward=True)
+        one.go.set()
+        await one.episode.step(one.word)
+        await one.ask("How was it?")
+        with pytest.raises(Refused, match="over"):
+            await one.episode.step(one.word)
+        one.episode.post_reward(1)
+        with pytest.raises(Refused, match="over"):
+            await one.ask("And now?")
+
+    asyncio.run(play())
+
+
+def test_half_a_character_in_an_action_is_replaced_as_in_our_own_loop():
+    async def play():
+        one, acted = Play(), []
+        one.episode._env.step = lambda action: acted.append(action) or ("", 0.0, True, False, {})
+        one.go.set()
+        await one.episode.step("a\ud83d")
+        (action,) = acted
+        assert action.encode() and action[0] == "a"
+
+    asyncio.run(play())
+
+
 ADD = {"name": "add", "description": "Adds.", "parameters": {"properties": {"a": {}}}}
 TOOLS = ({"type": "function", "function": ADD},)
 FIRST, CALL = Message("user", "Hm?"), Message("assistant", "", (ToolCall("add", {"a": "2"}),))
