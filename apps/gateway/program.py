@@ -140,11 +140,10 @@ class ServerPool:
             # The gateway's own limit of an episode's time ends a request
             async with httpx.AsyncClient(timeout=_NO_LIMIT, verify=self._certificates) as client:
                 answer = await client.post(url, json=told)
-            problem = "it answered 503" if answer.status_code == 503 else ""
         except httpx.HTTPError as error:
-            problem = f"{type(error).__name__} {error}"
-        if problem:
-            raise EnvFault(f"the agent's server {url}: {problem}")
+            raise EnvFault(f"the agent's server {url}: {type(error).__name__} {error}") from None
+        if answer.status_code == 503:
+            raise EnvFault(f"the agent's server {url} answered 503")
         if answer.status_code != 200:
             return Ended("", f"the server answered {answer.status_code}")
         return Ended(answer.text)

@@ -65,11 +65,8 @@ def probe(  # noqa: PLR0913 (options, by keyword only)
         judgement = probe_canary(url, folder, base, canary, timeout)
     seconds = round(time.monotonic() - start_s, 1)
     result = {"verdict": judgement.answer, "reason": judgement.reason, **judgement.figures}
-    finish(
-        result | {"adapter": str(folder), "seconds": seconds},
-        f"{judgement.answer}: {judgement.reason}.",
-        as_json=as_json,
-    )
+    said = f"{judgement.answer}: {judgement.reason}."
+    finish(result | {"adapter": str(folder), "seconds": seconds}, said, as_json=as_json)
     return STATUS[judgement.answer]
 
 

@@ -8,6 +8,7 @@ that is nearest, if it is near enough, and much nearer than the adapter.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import combinations
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def judge(
         reason = f"the adapter changes {effect:.2g} nats a token, rounding {limit:.2g}"
         return Judgement(Served.UNKNOWN, f"{reason}: train it further, or use --canary", figures)
     canary = figures["canary"] = compute_share(given - base, adapter - base)
-    ignored = find_ignored(given, say, modules)
+    ignored = find_ignored(given, say, modules) if own > limit else frozenset()
     hypotheses = {"the base answers, without the adapter": base}
     for factor in factors:
         name = f"the adapter's scale is wrong: {factor:.3g} times what its settings say"
@@ -112,17 +113,20 @@ def judge(
 def find_ignored(given: Floats, say: Say, modules: Collection[str]) -> frozenset[str]:
     """Returns the modules without which the adapter is nearest to what was given (N,).
 
-    They are left out one after the other, as long as that comes nearer.
+    From none, and from all, one or two are added or taken away as long as that comes nearer.
     """
-    ignored = frozenset[str]()
-    nearest = distance(given, say(1.0, ignored))
-    while left := [ignored | {name} for name in sorted(modules) if name not in ignored]:
-        distances = [distance(given, say(1.0, without)) for without in left]
-        if min(distances) >= nearest:
-            break
-        nearest = min(distances)
-        ignored = left[distances.index(nearest)]
-    return ignored
+
+    def far(ignored: frozenset[str]) -> float:
+        return distance(given, say(1.0, ignored))
+
+    changes = [frozenset(c) for n in (1, 2) for c in combinations(sorted(modules), n)]
+    found = []
+    for start in (frozenset[str](), frozenset(modules)):
+        ignored, nearer = start, min((start ^ change for change in changes), key=far)
+        while far(nearer) < far(ignored):
+            ignored, nearer = nearer, min((nearer ^ change for change in changes), key=far)
+        found.append(ignored)
+    return min(found, key=far)
 
 
 def find_unseen(say: Say, modules: Collection[str], limit: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from agentpeft.apps.probe.canary import write_canary
 from agentpeft.apps.probe.probe import main
 from agentpeft.apps.probe.references import References
-from agentpeft.apps.probe.verdict import Served, judge
+from agentpeft.apps.probe.verdict import Served, find_ignored, judge
 
 TARGETS = ["q_proj", "v_proj", "up_proj", "down_proj"]
 SIZES = {"right": 0.3, "wrong": 0.3, "small": 1e-4, "fresh": 0.0}
@@ -152,6 +153,21 @@ def test_another_model_is_found_out_even_by_a_fresh_adapter(folder, adapted, pro
 def test_numbers_that_are_none_are_no_answer(folder, adapted, probe):
     status, said = probe(endpoint_of(folder, adapted(), gives_nan=True))
     assert status == 4 and "log-probabilities that are none" in said["reason"]
+
+
+def test_ignored_modules_are_found_though_their_effects_overlap():
+    """With effects that add up before a bend, leaving out one after the other finds few of them."""
+    modules, num_found = [f"module{number}" for number in range(6)], 0
+    for seed in range(10):
+        effects = np.random.default_rng(seed).normal(1.0, 1.0, (6, 40))
+
+        def say(factor, without, effects=effects):
+            kept = [name not in without for name in modules]
+            return np.tanh(factor * (effects * np.array(kept)[:, None]).sum(axis=0))
+
+        for ignored in map(frozenset, combinations(modules, 3)):
+            num_found += find_ignored(say(1.0, ignored), say, modules) == ignored
+    assert num_found >= 195  # of 200; one after the other finds 150
 
 
 def test_an_effect_on_few_tokens_is_missed_by_no_mean():
