@@ -78,7 +78,7 @@ class OpenEpisode:
             self._num_waiting -= 1
 
     async def _sample(self, request: ChatRequest, chat: ChatFormat, has_gone: HasGone) -> Json:
-        self._check_open(is_over=self.stopped.done())
+        _check_open(is_over=self.stopped.done())
         if self.num_requests >= self._max_requests:
             text = f"the episode has had {self._max_requests} requests (agent.max_requests)"
             raise Refused(429, text, "rate_limit_error")
@@ -87,7 +87,7 @@ class OpenEpisode:
         completion = await self._complete(builder)
         if await has_gone():
             raise Refused(499, "the client has gone")
-        self._check_open(is_over=self.stopped.done())  # what comes after is not learnt from
+        _check_open(is_over=self.stopped.done())  # what comes after is not learnt from
         if not len(completion.token_ids):
             self.is_full = True
             text = "the context is full: the conversation leaves no room for another turn"
@@ -104,7 +104,7 @@ class OpenEpisode:
     async def step(self, action: str) -> StepResult:
         """Acts in the environment. Raises: Refused."""
         async with self._world:
-            self._check_open(is_over=self.is_over)
+            _check_open(is_over=self.is_over)
             self.num_steps += 1
             try:
                 result: StepResult = await self._call(partial(step, self._env, to_utf8(action)))
@@ -132,8 +132,7 @@ class OpenEpisode:
         if not self._posts_reward:
             text = "the environment gives the rewards; set env_runners.agent.posts_reward = true"
             raise Refused(403, text)
-        if self.stopped.done():
-            raise Refused(409, "the episode is over")
+        _check_open(is_over=self.stopped.done())
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) < 1e6:
             raise Refused(400, f"a reward must be a number below a million, got {reward!r:.60}")
         self._builder.add_reward(check_reward(reward))
@@ -170,10 +169,6 @@ class OpenEpisode:
         """Whether the environment, or all, has ended."""
         return self.stopped.done() or self.outcome is not None
 
-    def _check_open(self, *, is_over: bool) -> None:
-        if is_over:
-            raise Refused(409, "the episode is over")
-
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._stop()
@@ -181,6 +176,11 @@ class OpenEpisode:
     def _stop(self) -> None:
         if not self.stopped.done():
             self.stopped.set_result(None)
+
+
+def _check_open(*, is_over: bool) -> None:
+    if is_over:
+        raise Refused(409, "the episode is over")
 
 
 def _write_completion(

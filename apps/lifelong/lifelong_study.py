@@ -40,7 +40,6 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.named_files import hash_named
 
 logger = logging.getLogger(__name__)
 REFERENCE = "sequential"
@@ -120,7 +119,7 @@ def run_study(
     shared, num_done = study.sequence.settings, 0
     num_evaluated = len(study.sequence.stages) if "router" in study.methods else 1
     with lock_run(folder), StudyEngine(with_room(shared), base, num_evaluated) as engine:
-        check_plan(_describe(study.sequence, base), study.sequence.settings, folder)
+        check_plan(_describe(study.sequence, base), shared.with_model(name=base), folder)
         opener = engine.playing if shared.env_runners.engine == "vllm" else playing
         for number in range(study.num_seeds):
             seed = study.sequence.settings.seed + number
@@ -275,5 +274,5 @@ def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:
 def _describe(sequence: TaskSequence, base: str) -> dict[str, Any]:
     """Returns what a study's folder is of."""
     settings = sequence.settings.model_dump(mode="json", exclude={"output"})
-    own = {"base": base, "base_files": hash_named(base)}
-    return {"stages": sequence.stages, "entry_rise": sequence.entry_rise, **own, **settings}
+    own = {"base": base, "stages": sequence.stages, "entry_rise": sequence.entry_rise}
+    return {**own, **settings}

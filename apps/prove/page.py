@@ -10,7 +10,14 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from agentpeft.apps.lifelong.page import render_page, to_svg
 from agentpeft.apps.prove.measures import REWARDS, read_evaluation
-from agentpeft.apps.prove.split import Figures, Part, RewardProof, TaskResult, find_part
+from agentpeft.apps.prove.split import (
+    TOLERANCE,
+    Figures,
+    Part,
+    RewardProof,
+    TaskResult,
+    find_part,
+)
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.reporting.plots import STYLE
 from agentpeft.policies.messages import EpisodeRecord
@@ -29,6 +36,7 @@ def write_page(proof: RewardProof, folder: Path) -> Path:
         Path(__file__).with_name("page.html"),
         title=f"What the reward taught: {folder.name}",
         proof=proof,
+        tolerance=TOLERANCE,
         groups=groups,
         plots={name: to_svg(plot) for name, plot in plots.items()},
         episodes=list(_find_episodes(proof, folder)),

@@ -17,7 +17,7 @@ from agentpeft.launch.evaluating.comparison import bootstrap_interval
 from agentpeft.policies.loop.evaluation import pass_at_k
 
 _NUM_HALVINGS = 2_000
-_TOLERANCE = 0.05
+TOLERANCE = 0.05
 """What a control may rise by in any case, as a share of the tasks."""
 _MAX_UNPLAYED = 0.1
 """The share of a study's held-out tasks that may be left out of its figures."""
@@ -205,7 +205,7 @@ def judge(figures: Figures, noise: float, num_unplayed: int, num_seen: int) -> P
 
     `num_unplayed` held-out tasks are not in the figures, `num_seen` were drawn in training too.
     """
-    allowed = max(noise, _TOLERANCE)
+    allowed = max(noise, TOLERANCE)
     found = figures.differences
     rise, shuffled, advantage = found["rise"], found["rise_shuffled"], found["rise_above_shuffled"]
     without_form, graded = found["rise_without_form"], found["rise_where_base_was_graded"]
@@ -227,9 +227,9 @@ def judge(figures: Figures, noise: float, num_unplayed: int, num_seen: int) -> P
         (figures.rates["before"] == 1, f"the base solves every held-out task: {success}"),
         (rise.low <= 0, f"nothing was learned: {success}, {_say(rise)}, which may be chance"),
         (
-            shuffled.mean > allowed or (shuffled.mean > _TOLERANCE and shuffled.low > 0),
+            shuffled.mean > allowed or (shuffled.mean > TOLERANCE and shuffled.low > 0),
             f"success rises with shuffled rewards too, {_say(shuffled)}, where "
-            f"{100 * (allowed if shuffled.low <= 0 else _TOLERANCE):.1f} may be noise; with true "
+            f"{100 * (allowed if shuffled.low <= 0 else TOLERANCE):.1f} may be noise; with true "
             f"rewards: {success}",
         ),
         (
