@@ -97,8 +97,18 @@ def uses_autocast(settings: Settings, model: nn.Module, device: torch.device) ->
     """Returns whether updates compute in bfloat16; a small model on a CPU is bound by overhead."""
     if settings.learners.autocast != "auto":
         return settings.learners.autocast == "bfloat16"
+    if device.type != "cpu":
+        return True
     num_parameters = sum(p.numel() for p in model.parameters())
-    return device.type != "cpu" or num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST
+    return num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST and multiplies_bfloat16()
+
+
+def multiplies_bfloat16() -> bool:
+    """Returns whether this processor has instructions for products of bfloat16.
+
+    Without them some products, the backward pass's among them, run in plain loops on one core.
+    """
+    return torch.cpu._is_avx512_bf16_supported()  # AMX never comes without it
 
 
 def travels_in_bfloat16(settings: Settings, model: nn.Module) -> bool:

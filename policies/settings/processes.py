@@ -167,8 +167,8 @@ class LearnerSettings(Section):
     num_gpus_per_learner: float = Field(default=0.0, ge=0)
     """GPUs that Ray reserves. Above 0 the model is on the GPU."""
     autocast: Literal["auto", "off", "bfloat16"] = "auto"
-    """Computes in bfloat16. Auto does so on a GPU, and on a CPU for models of 50 million
-    weights or more.
+    """Computes in bfloat16. Auto does so on a GPU, and on a CPU with AVX512-BF16 or AMX for models
+    of 50 million weights or more.
     """
     shard_base: bool = False
     """Each learner holds one part in `num_learners` of each layer of the frozen base, and the

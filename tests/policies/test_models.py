@@ -3,6 +3,7 @@ import re
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +11,22 @@ from safetensors.torch import load_file, save_file
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.models.base_files import find_base
-from agentpeft.policies.models.load import choose_device, choose_dtype, load_base
+from agentpeft.policies.models.load import (
+    choose_device,
+    choose_dtype,
+    load_base,
+    multiplies_bfloat16,
+    uses_autocast,
+)
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.settings.config import LoraSettings, ModelSettings, Settings, TinySettings
+from agentpeft.policies.settings.config import (
+    LearnerSettings,
+    LoraSettings,
+    ModelSettings,
+    Settings,
+    TinySettings,
+)
 
 SMALL = TinySettings(hidden_size=32, num_layers=2)
 
@@ -51,6 +64,24 @@ def test_logits_in_bfloat16_are_not_rounded(folder, dtype):
 def test_auto_dtype_follows_the_device():
     types = [choose_dtype(ModelSettings(), torch.device(kind)) for kind in ("cpu", "cuda")]
     assert types == [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("has_instructions", [False, True])
+def test_updates_on_a_cpu_take_bfloat16_only_where_it_multiplies_it(monkeypatch, has_instructions):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_instructions)
+    with torch.device("meta"):
+        small, large = torch.nn.Linear(1000, 1000), torch.nn.Linear(10_000, 10_000)
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert uses_autocast(Settings(), large, cpu) == has_instructions
+    assert not uses_autocast(Settings(), small, cpu)
+    assert uses_autocast(Settings(), large, gpu)
+    asked = Settings(learners=LearnerSettings(autocast="bfloat16"))
+    assert uses_autocast(asked, small, cpu)
+
+
+def test_what_a_processor_multiplies_is_known():
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    assert multiplies_bfloat16() == ("avx512_bf16" in flags)
 
 
 def test_adapter_folder_loads_its_base_and_training_goes_on(folder, tmp_path):

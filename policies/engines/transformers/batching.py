@@ -163,7 +163,7 @@ class Batch:
         """Samples a token for every job; returns those that ended. Raises: EngineError."""
         state = self._state[: self.num_active]
         ids, positions = (state[name][:, None].copy() for name in ("last", "position"))
-        logits = self._next_logits(0, ids, positions)
+        logits = self._run_rows(0, ids, positions, has_logits=True)
         state["position"] += 1
         place = state["buffer"], state["count"]
         tokens, logprobs = sample(logits, self._uniforms[place], state["heat"])
@@ -231,7 +231,8 @@ class Batch:
     def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
         ids, positions = _pad([prompt.ids for prompt in prompts], [0] * len(prompts))
         mask = self._cache.begin_prompts(np.array([prompt.place for prompt in prompts]), positions)
-        run(self._model, self._cache, ids, positions, mask, [prompt.adapter for prompt in prompts])
+        adapters = [prompt.adapter for prompt in prompts]
+        run(self._model, self._cache, ids, positions, mask, adapters, has_logits=False)
 
     def _prefill(self, jobs: Sequence[DecodingJob]) -> None:
         """Runs the uncached tokens of neighbouring jobs."""
@@ -239,15 +240,15 @@ class Batch:
         ids, positions = _pad([job.uncached for job in jobs], starts)
         for job in jobs:
             job.row.cached = job.prompt_ids[:-1]
-        self._next_logits(jobs[0].row.slot, ids, positions)
+        self._run_rows(jobs[0].row.slot, ids, positions, has_logits=False)
 
-    def _next_logits(self, first: int, ids: Ids, positions: Ids) -> torch.Tensor:
-        """Returns the logits (B, V) after tokens of the active rows from `first` on."""
+    def _run_rows(self, first: int, ids: Ids, positions: Ids, *, has_logits: bool) -> torch.Tensor:
+        """Runs tokens of the active rows from `first` on; returns what `run` does."""
         rows = slice(first, first + len(ids))
         prompts, lengths = (self._state[name][rows].copy() for name in ("prompt", "shared"))
         mask = self._cache.begin(first, positions, prompts, lengths)
         adapters = [job.adapter for job in self._jobs[rows]] if self._jobs[first].adapter else []
-        return run(self._model, self._cache, ids, positions, mask, adapters)
+        return run(self._model, self._cache, ids, positions, mask, adapters, has_logits=has_logits)
 
     def _start(self, jobs: Sequence[DecodingJob]) -> None:
         for slot, job in enumerate(jobs, self.num_active):

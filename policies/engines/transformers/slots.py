@@ -308,16 +308,20 @@ AttentionInterface.register(_ATTENTION, _attend)
 AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
 
 
-def run(
+def run(  # noqa: PLR0913 (what a pass is made of)
     model: PreTrainedModel,
     cache: SlotCache,
     ids: Ids,
     positions: Ids,
     mask: Tensor,
     adapters: Sequence[str],
+    *,
+    has_logits: bool = True,
 ) -> Tensor:
     """Runs a pass that `cache` was prepared for; returns the logits (B, V) after the last column.
 
+    Without `has_logits` they are (B, 0): the output layer, often a quarter of a small model's
+    weights, is not run for a prompt whose keys and values alone are wanted.
     `ids` and `positions`: (B, T), padded with positions -1 on the right; the logits are of no use
     for rows that end in padding. `adapters` names each row's adapter of a PEFT model; "" (or none):
     the model as it is.
@@ -325,14 +329,15 @@ def run(
     options: dict[str, Any] = {"adapter_names": adapters} if any(adapters) else {}
     if model.config._attn_implementation == _ATTENTION:
         options["slots"] = cache
+    nothing = torch.empty(0, dtype=torch.long, device=model.device)
     output = model(
         input_ids=torch.from_numpy(ids).to(model.device),
         attention_mask=mask,
         position_ids=torch.from_numpy(positions).to(model.device).clamp_(min=0),
         past_key_values=cache,
         use_cache=True,
-        logits_to_keep=1,
+        logits_to_keep=1 if has_logits else nothing,
         **options,
     )
-    logits: Tensor = output.logits[:, -1].float()
-    return logits
+    logits: Tensor = output.logits.float()
+    return logits.flatten(1)
