@@ -326,6 +326,19 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
     yield Finding("memory", *(lacking or ("what is estimated fits",)))
 
 
+def check_dtype(machine: Machine) -> Iterator[Finding]:
+    """A CPU that is to hold the base in bfloat16 multiplies it in hardware."""
+    from agentpeft.policies.models.load import multiplies_bfloat16
+
+    settings = machine.settings
+    gpus = settings.learners.num_gpus_per_learner, settings.env_runners.num_gpus_per_env_runner
+    is_elsewhere = machine.address or os.environ.get("RAY_ADDRESS") or all(gpus)
+    if settings.model.dtype != "bfloat16" or is_elsewhere or multiplies_bfloat16():
+        return
+    text = "this processor has no instructions for bfloat16, and computes with it many times slower"
+    yield Finding("model", text, "set model.dtype to 'float32'")
+
+
 def check_engine(machine: Machine) -> Iterator[Finding]:
     """The vLLM of a run on this machine starts. What it compiles for a GPU it keeps for the run."""
     settings, start_s = machine.settings, time.monotonic()
@@ -345,7 +358,7 @@ def check_engine(machine: Machine) -> Iterator[Finding]:
 
 QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)
 """Those that take less than a second together."""
-LATE: tuple[Check, ...] = (check_memory, check_engine)
+LATE: tuple[Check, ...] = (check_memory, check_dtype, check_engine)
 """Those for machines that have the packages, GPUs and models, and memory enough."""
 ALL: tuple[Check, ...] = (*QUICK, check_environment, *LATE)
 

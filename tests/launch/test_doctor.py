@@ -15,6 +15,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.launch.checking import machine_checks
 from agentpeft.launch.checking.machine_checks import Machine, find_faults
 from agentpeft.launch.doctor import main
+from agentpeft.policies.models import load
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import TinySettings
 
@@ -44,6 +45,17 @@ def test_full_disks_are_named(tmp_path):
     assert f"MiB free in {tmp_path}" in text and "shared memory: " in text and is_fault
     alone, _ = faults(machine_checks.check_disk, "env_runners.num_env_runners=0", **changes)
     assert "shared memory" not in alone
+
+
+def test_bfloat16_on_a_processor_without_instructions_for_it_is_a_note(monkeypatch):
+    monkeypatch.setattr(load, "multiplies_bfloat16", lambda: False)
+    text, is_fault = faults(machine_checks.check_dtype, "model.dtype=bfloat16")
+    assert "no instructions for bfloat16" in text and not is_fault
+    on_gpus = *GPU, "env_runners.num_gpus_per_env_runner=1"
+    assert faults(machine_checks.check_dtype, "model.dtype=bfloat16", *on_gpus) == ("", False)
+    assert faults(machine_checks.check_dtype) == ("", False)
+    monkeypatch.setattr(load, "multiplies_bfloat16", lambda: True)
+    assert faults(machine_checks.check_dtype, "model.dtype=bfloat16") == ("", False)
 
 
 @pytest.mark.parametrize(
