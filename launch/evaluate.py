@@ -23,6 +23,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -30,11 +31,19 @@ from typing import Annotated, Any, Literal
 
 from typer import Option
 
+from agentpeft.envs import SettingsError
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.ending import AsJson, finish, say_policy
-from agentpeft.launch.run.run_folder import find_run, output_base, read_start, shown
+from agentpeft.launch.run.run_folder import (
+    find_run,
+    make_new,
+    output_base,
+    read_start,
+    shown,
+)
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
+from agentpeft.policies.settings.config import Settings
 
 _adapters = partial(Option, rich_help_panel="Adapters")
 _others = partial(Option, rich_help_panel="Other policies")
@@ -97,12 +106,24 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     )
     options = {} if endpoint_options is None else endpoint_options
     methods = Methods(replay, votes, options, endpoint_tools)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    default = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment / stamp
-    folder = (output or default).absolute()
-    summary = contest.evaluate(settings, contestants, methods, folder)
+    folder = (output or _make_folder(settings)).absolute()
+    try:
+        summary = contest.evaluate(settings, contestants, methods, folder)
+    finally:
+        if output is None:
+            with suppress(OSError):
+                folder.rmdir()  # where nothing was played
     finish({"output": shown(folder), **summary}, *_describe(summary, folder), as_json=as_json)
     return 0
+
+
+def _make_folder(settings: Settings) -> Path:
+    """Makes `dir`/evaluations/<experiment>/<timestamp>. Raises: SettingsError."""
+    base = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment
+    try:
+        return make_new(base, time.strftime("%Y%m%d-%H%M%S"))
+    except OSError as error:
+        raise SettingsError(f"output.dir: cannot write into {base}: {error.strerror}") from None
 
 
 def _describe(summary: dict[str, Any], folder: Path) -> Iterator[str]:

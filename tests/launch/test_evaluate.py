@@ -23,6 +23,7 @@ from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.db_bench.tools import TOOLS as DB
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.evaluate import main
+from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.comparison import bootstrap_interval, compare
 from agentpeft.launch.evaluating.contest import find_contestants
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
@@ -400,6 +401,26 @@ def test_two_evaluations_do_not_write_into_one_folder(run_dir, tmp_path, capsys,
     assert main(words) == 0
     names = {path.stem for path in out.glob("sessions/*")} & {"random", "oracle"}
     assert names == {"random", *(["oracle"] * is_there)}
+
+
+def test_evaluations_of_one_second_have_a_folder_each(run_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AGENTPEFT_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setattr(time, "strftime", lambda _: "20260101-120000")
+    words = [str(run_dir), "--policy", "oracle", "output.dir=new", "evaluation.num_tasks=2"]
+    assert [main(words), main(words)] == [0, 0]
+    folders = sorted(tmp_path.glob("new/evaluations/*/*"))
+    assert [folder.name for folder in folders] == ["20260101-120000", "20260101-120000-2"]
+    assert all((folder / "results.json").is_file() for folder in folders)
+
+    def fail(*_):
+        raise SettingsError("nothing is played")
+
+    monkeypatch.setattr(contest, "evaluate", fail)
+    assert main(words) == 2
+    assert sorted(tmp_path.glob("new/evaluations/*/*")) == folders
+    (tmp_path / "file").touch()
+    assert main([*words, "output.dir=file"]) == 2
+    assert "output.dir: cannot write into" in capsys.readouterr().err
 
 
 def test_an_endpoint_plays_as_the_same_model_here(evaluate, server, tmp_path):
