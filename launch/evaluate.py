@@ -21,7 +21,6 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 # isort: split
 import json
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
@@ -31,19 +30,11 @@ from typing import Annotated, Any, Literal
 
 from typer import Option
 
-from agentpeft.envs import SettingsError
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.ending import AsJson, finish, say_policy
-from agentpeft.launch.run.run_folder import (
-    find_run,
-    make_new,
-    output_base,
-    read_start,
-    shown,
-)
+from agentpeft.launch.run.run_folder import find_run, make_new, output_base, read_start, shown
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
-from agentpeft.policies.settings.config import Settings
 
 _adapters = partial(Option, rich_help_panel="Adapters")
 _others = partial(Option, rich_help_panel="Other policies")
@@ -106,7 +97,8 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     )
     options = {} if endpoint_options is None else endpoint_options
     methods = Methods(replay, votes, options, endpoint_tools)
-    folder = (output or _make_folder(settings)).absolute()
+    base = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment
+    folder = (output or make_new(base)).absolute()
     try:
         summary = contest.evaluate(settings, contestants, methods, folder)
     finally:
@@ -115,15 +107,6 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
                 folder.rmdir()  # where nothing was played
     finish({"output": shown(folder), **summary}, *_describe(summary, folder), as_json=as_json)
     return 0
-
-
-def _make_folder(settings: Settings) -> Path:
-    """Makes `dir`/evaluations/<experiment>/<timestamp>. Raises: SettingsError."""
-    base = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment
-    try:
-        return make_new(base, time.strftime("%Y%m%d-%H%M%S"))
-    except OSError as error:
-        raise SettingsError(f"output.dir: cannot write into {base}: {error.strerror}") from None
 
 
 def _describe(summary: dict[str, Any], folder: Path) -> Iterator[str]:

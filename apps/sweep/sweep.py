@@ -16,7 +16,6 @@ import logging
 import os
 import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -72,8 +71,7 @@ def sweep(words: SettingsWords = None, *, as_json: AsJson = False) -> int:
     base = output_base(Path(settings[0].output.dir))
     for run_settings in settings:
         prepare_tiny(run_settings)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = make_new(base / "sweeps" / settings[0].experiment, stamp)
+    folder = make_new(base / "sweeps" / settings[0].experiment)
     runs = _train(settings, changes, folder)
     print(*make_table(runs), sep="\n")
     done = [shlex.quote(run.run) for run in runs if not run.error]

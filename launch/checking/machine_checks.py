@@ -60,6 +60,11 @@ class Machine:
         installed = distributions(name=package, path=self.search)
         return next((found.version for found in installed), "")
 
+    @property
+    def cluster(self) -> str:
+        """The address of the Ray cluster to join, or an empty text."""
+        return self.address or os.environ.get("RAY_ADDRESS", "")
+
 
 Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
 
@@ -105,7 +110,7 @@ def check_gpu(machine: Machine) -> Iterator[Finding]:
     runners, learners = settings.env_runners, settings.learners
     asked = runners.num_gpus_per_env_runner * max(1, runners.num_env_runners)
     asked += learners.num_gpus_per_learner * learners.num_learners
-    if not asked or machine.address or os.environ.get("RAY_ADDRESS"):
+    if not asked or machine.cluster:
         yield Finding("gpu", f"asked for: {asked:g}")
         return
     try:
@@ -160,7 +165,7 @@ def check_ray(machine: Machine) -> Iterator[Finding]:
     if machine.settings.env_runners.num_env_runners == 0:
         yield Finding("ray", "not used: env_runners.num_env_runners is 0")
         return
-    address = machine.address or os.environ.get("RAY_ADDRESS", "")
+    address = machine.cluster
     source = f"--address {address}" if machine.address else f"RAY_ADDRESS={address}"
     mode = os.environ.get("RAY_AUTH_MODE", "")
     if mode not in ("", "token", "disabled"):
@@ -315,7 +320,7 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
     """
     from agentpeft.launch.costs.resources import compare_memory
 
-    if machine.address or os.environ.get("RAY_ADDRESS"):
+    if machine.cluster:
         return
     try:
         lacking = compare_memory(machine.settings)
@@ -332,7 +337,7 @@ def check_dtype(machine: Machine) -> Iterator[Finding]:
 
     settings = machine.settings
     gpus = settings.learners.num_gpus_per_learner, settings.env_runners.num_gpus_per_env_runner
-    is_elsewhere = machine.address or os.environ.get("RAY_ADDRESS") or all(gpus)
+    is_elsewhere = machine.cluster or all(gpus)
     if settings.model.dtype != "bfloat16" or is_elsewhere or multiplies_bfloat16():
         return
     text = "this processor has no instructions for bfloat16, and computes with it many times slower"
@@ -343,7 +348,7 @@ def check_engine(machine: Machine) -> Iterator[Finding]:
     """The vLLM of a run on this machine starts. What it compiles for a GPU it keeps for the run."""
     settings, start_s = machine.settings, time.monotonic()
     runners = settings.env_runners
-    is_elsewhere = machine.address or os.environ.get("RAY_ADDRESS") or runners.shared_engines
+    is_elsewhere = machine.cluster or runners.shared_engines
     if runners.engine != "vllm" or is_elsewhere or settings.is_tiny:
         return
     from agentpeft.policies.engines.vllm.start import start_vllm

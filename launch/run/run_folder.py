@@ -317,13 +317,16 @@ def make_run_dir(settings: Settings) -> Path:
     Raises: SettingsError where nothing can be written.
     """
     base = output_base(Path(settings.output.dir)) / settings.experiment
-    stamp = time.strftime("%Y%m%d-%H%M%S")
+    run_dir = make_new(base)
     try:
-        run_dir = make_new(base, stamp)
         fill_run_dir(run_dir, settings)
     except OSError as error:
-        raise SettingsError(f"output.dir: cannot write into {base}: {error.strerror}") from None
+        raise _cannot_write(base, error) from None
     return run_dir
+
+
+def _cannot_write(base: Path, error: OSError) -> SettingsError:
+    return SettingsError(f"output.dir: cannot write into {base}: {error.strerror}")
 
 
 def fill_run_dir(run_dir: Path, settings: Settings) -> None:
@@ -353,18 +356,24 @@ def output_base(path: Path) -> Path:
     return (base / path).absolute()
 
 
-def make_new(base: Path, stamp: str) -> Path:
-    """Makes a folder of that name in `base`, or with a number behind it. Raises: OSError."""
+def make_new(base: Path) -> Path:
+    """Makes a folder in `base`, called by the time, with a number behind it where it is there.
+
+    Raises: SettingsError where nothing can be written.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S")
     for number in range(1, 1000):
         run_dir = base / (stamp if number == 1 else f"{stamp}-{number}")
         try:
             run_dir.mkdir(parents=True)
-        except FileExistsError:
+        except FileExistsError as error:
             if not base.is_dir():
-                raise
-            continue
-        return run_dir
-    raise FileExistsError(17, f"too many runs of {stamp}", str(base))
+                raise _cannot_write(base, error) from None
+        except OSError as error:
+            raise _cannot_write(base, error) from None
+        else:
+            return run_dir
+    raise _cannot_write(base, FileExistsError(17, f"too many runs of {stamp}"))
 
 
 @contextmanager

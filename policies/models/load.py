@@ -99,8 +99,10 @@ def uses_autocast(settings: Settings, model: nn.Module, device: torch.device) ->
         return settings.learners.autocast == "bfloat16"
     if device.type != "cpu":
         return True
+    if not multiplies_bfloat16():
+        return False
     num_parameters = sum(p.numel() for p in model.parameters())
-    return num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST and multiplies_bfloat16()
+    return num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST
 
 
 def multiplies_bfloat16() -> bool:

@@ -316,7 +316,7 @@ def run(  # noqa: PLR0913 (what a pass is made of)
     mask: Tensor,
     adapters: Sequence[str],
     *,
-    has_logits: bool = True,
+    has_logits: bool,
 ) -> Tensor:
     """Runs a pass that `cache` was prepared for; returns the logits (B, V) after the last column.
 
@@ -329,14 +329,13 @@ def run(  # noqa: PLR0913 (what a pass is made of)
     options: dict[str, Any] = {"adapter_names": adapters} if any(adapters) else {}
     if model.config._attn_implementation == _ATTENTION:
         options["slots"] = cache
-    nothing = torch.empty(0, dtype=torch.long, device=model.device)
     output = model(
         input_ids=torch.from_numpy(ids).to(model.device),
         attention_mask=mask,
         position_ids=torch.from_numpy(positions).to(model.device).clamp_(min=0),
         past_key_values=cache,
         use_cache=True,
-        logits_to_keep=1 if has_logits else nothing,
+        logits_to_keep=1 if has_logits else torch.empty(0, dtype=torch.long, device=model.device),
         **options,
     )
     logits: Tensor = output.logits.float()
