@@ -1,5 +1,6 @@
 """Fixtures of the attacks: the host with what they look for, and who plays them."""
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -86,13 +87,16 @@ def sql_player(database_spec: str, host: Host) -> Iterator[Player]:
 
 @pytest.fixture(scope="module")
 def shell_player(sandbox_kind: SandboxKind, host: Host) -> Iterator[Player]:
-    """Plays on OS-interaction, in sandboxes with small limits."""
+    """Plays on OS-interaction, in sandboxes with small limits.
+
+    A command has a second by the clock, in which its processes may use every core.
+    """
     env = make_shell_env(sandbox_kind)
     spare = (2, 2) if sandbox_kind == "bubblewrap" else (16, 0)
     player = Player(
         env,
         host,
-        COMMAND_TIMEOUT_S,
+        COMMAND_TIMEOUT_S * len(os.sched_getaffinity(0)),
         spare=spare,
         default_task="state",
         innocent_every=INNOCENT_EVERY if sandbox_kind == "docker" else 1,

@@ -2,10 +2,10 @@
 
 For every attack: no exception leaves `step`; each observation is in its space, tells nothing of the
 host or of another episode, and no path or name of the machinery; no step takes over a second
-(`Try.cpu_slack_s`) of processor time more than its limit; the outcome is not success; and afterwards an innocent episode
-of the same environment succeeds, with no descriptor and no process more than before. An innocent
-episode that fails must fail again after the same attacks: a command has a second, which a machine
-that does other work may take for itself.
+(`Try.cpu_slack_s`) of processor time more than its limit, which shells have on each core; the
+outcome is not success; and afterwards an innocent episode of the same environment succeeds, with no
+descriptor and no process more than before. An innocent episode that fails must fail again after the
+same attacks: a command has a second, which a machine that does other work may take for itself.
 """
 
 import re
@@ -44,10 +44,10 @@ class Played:
 class Player:
     """Plays on one environment, whose task source has the attacks' tasks and "innocent".
 
-    `limit_s`: of a step. `secret_words`: what no observation may show. `spare`: descriptors and
-    processes that may be more after an attack, where a backend makes connections ahead of use.
-    `find_leftovers`: says what of an ended episode is still on a server. `innocent_every`: after
-    how many attacks an innocent episode is played, where one takes long.
+    `limit_s`: of a step, in processor time. `secret_words`: what no observation may show. `spare`:
+    descriptors and processes that may be more after an attack, where a backend makes connections
+    ahead of use. `find_leftovers`: says what of an ended episode is still on a server.
+    `innocent_every`: after how many attacks an innocent episode is played, where one takes long.
     """
 
     def __init__(

@@ -64,6 +64,9 @@ ATTACKS = [
         {
             "sleep": Try("sleep 99", is_refused=True),
             "a busy loop": Try("while :; do :; done", is_refused=True),
+            "busy loops on all cores": Try(
+                "for i in {1..9}; do while :; do :; done & done; wait", is_refused=True
+            ),
             "a flood of output": Try("yes", is_refused=True),
             "a flood of errors": Try("yes >&2", is_refused=True),
             "a flood in the background": "yes & sleep 0.1",

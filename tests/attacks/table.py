@@ -38,7 +38,7 @@ What agents may try, and what holds. `make test-attacks` plays every entry on ev
 entries by `python tests/attacks/table.py`.
 
 **Each entry must end so**: no exception and no fault leaves `step`; every observation is in its space, and shows neither a path or name
-of the machinery, nor a word that is hidden in another episode and on the host; no step takes over a second of processor time more than its limit (four where many processes
+of the machinery, nor a word that is hidden in another episode and on the host; no step takes over a second of processor time more than its limit, which a shell's command has on each core (four where many processes
 press for memory: the kernel counts its own work for them in arrears); the
 outcome is not success; afterwards the host's file, process, sockets and kernel settings are as they were, and an innocent episode of the same
 environment succeeds, with no descriptor and no process more than before.
