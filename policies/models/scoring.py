@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentpeft.policies.messages import Floats, Ids
+from agentpeft.policies.models.few_rows import linear
 
 _NUM_LOGITS = 2**23
 """About how many logits are made at once: with a large vocabulary, those of one sequence."""
@@ -33,7 +33,7 @@ class FloatHead(nn.Linear):
         with torch.autocast(input.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.float()
             if torch.is_grad_enabled() or not takes_bfloat16(self.weight.dtype, input.device):
-                return F.linear(input.float(), self.weight.float(), bias)
+                return linear(input.float(), self.weight.float(), bias)
             logits = float_product(input.flatten(0, -2), self.weight.T)
             return (logits if bias is None else logits + bias).view(*input.shape[:-1], -1)
 

@@ -16,6 +16,8 @@ from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 MAX_PREFILL_TOKENS = 8192
 MAX_PREFILL_PADDING = 64
 """A pass costs as much by itself as some tokens: so much padding is cheaper than another pass."""
+_BEGINNING = "\0beginning"
+"""The prefix of rows that share no whole prompt, but what is said to everybody before the task."""
 NO_IDS = np.empty(0, np.int64)
 _NUMBERS = ("buffer", "last", "position", "count", "limit", "prompt", "shared")
 STATE = [*((name, "i8") for name in _NUMBERS), ("heat", "f4")]
@@ -23,8 +25,9 @@ STATE = [*((name, "i8") for name in _NUMBERS), ("heat", "f4")]
 
 @dataclass(eq=False)
 class Prompt:
-    """What several rows begin with, but for the last id; it lies once in the cache, at `place`.
+    """What several rows begin with; it lies once in the cache, at `place`.
 
+    That is the rows' whole prompt but for the last id, or the beginning that different ones share.
     `name`: prefix, adapter, and the wave of the jobs that share it (0: of all waves).
     """
 
@@ -149,6 +152,9 @@ class Batch:
         """Takes new jobs in, and runs their prompts but for the last token."""
         self._num_waves += self._in_waves
         begun = [prompt for job in jobs if (prompt := self._begin_row(job)) is not None]
+        for adapter in dict.fromkeys(job.adapter for job in jobs):
+            new = [job for job in jobs if job.adapter == adapter and not len(job.row.cached)]
+            begun += self._share_beginning(adapter, new)
         begun.sort(key=lambda prompt: len(prompt.ids))
         for chunk in _chunks([len(prompt.ids) for prompt in begun]):
             self._run_prompts(begun[chunk])
@@ -185,16 +191,36 @@ class Batch:
             self._forget(row)
         if job.prefix is None or len(row.cached) or not len(ids):
             return None
-        name = job.prefix, job.adapter, self._num_waves
-        if is_new := name not in self._prompts:
-            place = heappop(self._free_places) if self._free_places else len(self._prompts)
-            self._prompts[name] = Prompt(name, job.adapter, ids, place)
-        prompt = self._prompts[name]
+        prompt, is_new = self._open_prompt(job.prefix, job.adapter, ids)
         if not np.array_equal(prompt.ids, ids):
             return None
-        prompt.num_rows += 1
-        row.prompt, row.cached, row.num_shared = prompt, ids, len(ids)
+        _attach(row, prompt)
         return prompt if is_new else None
+
+    def _share_beginning(self, adapter: str, jobs: Sequence[DecodingJob]) -> list[Prompt]:
+        """Has rows that hold nothing share their common beginning; returns what is to be run."""
+        begun: list[Prompt] = []
+        if (_BEGINNING, adapter, self._num_waves) not in self._prompts:
+            common = jobs[0].prompt_ids[:-1] if jobs else NO_IDS
+            for job in jobs:
+                common = _common(common, job.prompt_ids[:-1])
+            if (len(jobs) - 1) * len(common) <= MAX_PREFILL_PADDING:
+                return begun
+            begun = [self._open_prompt(_BEGINNING, adapter, common)[0]]
+        prompt, _ = self._open_prompt(_BEGINNING, adapter, NO_IDS)
+        for job in jobs:
+            if len(_common(prompt.ids, job.prompt_ids[:-1])) == len(prompt.ids):
+                _attach(job.row, prompt)
+        return begun
+
+    def _open_prompt(self, prefix: str, adapter: str, ids: Ids) -> tuple[Prompt, bool]:
+        """Returns the prompt of this name, and whether it is new and so of these `ids`."""
+        name = prefix, adapter, self._num_waves
+        is_new = name not in self._prompts
+        if is_new:
+            place = heappop(self._free_places) if self._free_places else len(self._prompts)
+            self._prompts[name] = Prompt(name, adapter, ids, place)
+        return self._prompts[name], is_new
 
     def _forget(self, row: Row) -> None:
         """Has a row hold nothing; the place of a prompt that no other row has is free."""
@@ -303,6 +329,12 @@ def sample(logits: torch.Tensor, uniforms: Floats, temperatures: Floats) -> tupl
         greedy = torch.from_numpy(is_greedy).to(logits.device)[:, None]
         ids = torch.where(greedy, logits.argmax(-1, keepdim=True), ids)
     return ids[:, 0].cpu().numpy(), logprobs.gather(-1, ids)[:, 0].cpu().numpy()
+
+
+def _attach(row: Row, prompt: Prompt) -> None:
+    """Has a row that holds nothing begin with `prompt`."""
+    prompt.num_rows += 1
+    row.prompt, row.cached, row.num_shared = prompt, prompt.ids, len(prompt.ids)
 
 
 def _common(cached: Ids, prompt_ids: Ids) -> Ids:

@@ -32,6 +32,7 @@ from agentpeft.policies.messages import (
     Ids,
     StopReason,
 )
+from agentpeft.policies.models.few_rows import use_few_rows
 from agentpeft.policies.models.load import choose_serving
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
@@ -87,6 +88,7 @@ class TransformersEngine:
         Raises: SettingsError where the model's attention does not fit.
         """
         prepare_attention(model)
+        use_few_rows(model)
         model.train(False)
         self._model = model
         self._settings = settings
