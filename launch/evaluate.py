@@ -33,8 +33,8 @@ from typer import Option
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.ending import AsJson, finish, say_policy
-from agentpeft.launch.run.run_folder import find_run, make_new, output_base, read_start, shown
-from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
+from agentpeft.launch.run.run_folder import find_run, output_base, read_start, shown
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE, make_dated_folder
 
 _adapters = partial(Option, rich_help_panel="Adapters")
 _others = partial(Option, rich_help_panel="Other policies")
@@ -98,7 +98,7 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     options = {} if endpoint_options is None else endpoint_options
     methods = Methods(replay, votes, options, endpoint_tools)
     base = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment
-    folder = (output or make_new(base)).absolute()
+    folder = (output or make_dated_folder(base)).absolute()
     try:
         summary = contest.evaluate(settings, contestants, methods, folder)
     finally:

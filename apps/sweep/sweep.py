@@ -27,13 +27,8 @@ from agentpeft.envs.system.whole_files import temporary_folder
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.ending import AsJson, finish
-from agentpeft.launch.run.run_folder import (
-    fill_run_dir,
-    make_new,
-    output_base,
-    read_start,
-    shown,
-)
+from agentpeft.launch.run.run_folder import fill_run_dir, output_base, read_start, shown
+from agentpeft.policies.checkpointing.checkpoints import make_dated_folder
 from agentpeft.policies.settings.config import Settings, to_toml_value
 from agentpeft.policies.settings.environment_kwargs import parse_value
 
@@ -71,7 +66,7 @@ def sweep(words: SettingsWords = None, *, as_json: AsJson = False) -> int:
     base = output_base(Path(settings[0].output.dir))
     for run_settings in settings:
         prepare_tiny(run_settings)
-    folder = make_new(base / "sweeps" / settings[0].experiment)
+    folder = make_dated_folder(base / "sweeps" / settings[0].experiment)
     runs = _train(settings, changes, folder)
     print(*make_table(runs), sep="\n")
     done = [shlex.quote(run.run) for run in runs if not run.error]

@@ -332,16 +332,20 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def check_dtype(machine: Machine) -> Iterator[Finding]:
-    """A CPU that is to hold the base in bfloat16 multiplies it in hardware."""
+    """A CPU that is to compute in bfloat16 has instructions for it."""
     from agentpeft.policies.models.load import multiplies_bfloat16
 
     settings = machine.settings
-    gpus = settings.learners.num_gpus_per_learner, settings.env_runners.num_gpus_per_env_runner
-    is_elsewhere = machine.cluster or all(gpus)
-    if settings.model.dtype != "bfloat16" or is_elsewhere or multiplies_bfloat16():
+    learners, runners = settings.learners, settings.env_runners
+    learns_here = learners.num_gpus_per_learner == 0
+    runs_here = learns_here or runners.num_gpus_per_env_runner == 0
+    if machine.cluster or multiplies_bfloat16():
         return
     text = "this processor has no instructions for bfloat16, and computes with it many times slower"
-    yield Finding("model", text, "set model.dtype to 'float32'")
+    if settings.model.dtype == "bfloat16" and runs_here:
+        yield Finding("model", text, "set model.dtype to 'float32'")
+    if learners.autocast == "bfloat16" and learns_here:
+        yield Finding("learners", text, "set learners.autocast to 'auto'")
 
 
 def check_engine(machine: Machine) -> Iterator[Finding]:

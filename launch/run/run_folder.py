@@ -22,7 +22,9 @@ from agentpeft.policies.checkpointing.checkpoints import (
     CONFIG_FILE,
     MANIFEST_FILE,
     STATE_FILE,
+    cannot_write,
     list_checkpoints,
+    make_dated_folder,
     write_config,
 )
 from agentpeft.policies.checkpointing.reading import (
@@ -317,16 +319,12 @@ def make_run_dir(settings: Settings) -> Path:
     Raises: SettingsError where nothing can be written.
     """
     base = output_base(Path(settings.output.dir)) / settings.experiment
-    run_dir = make_new(base)
+    run_dir = make_dated_folder(base)
     try:
         fill_run_dir(run_dir, settings)
     except OSError as error:
-        raise _cannot_write(base, error) from None
+        raise cannot_write(base, error) from None
     return run_dir
-
-
-def _cannot_write(base: Path, error: OSError) -> SettingsError:
-    return SettingsError(f"output.dir: cannot write into {base}: {error.strerror}")
 
 
 def fill_run_dir(run_dir: Path, settings: Settings) -> None:
@@ -354,26 +352,6 @@ def output_base(path: Path) -> Path:
     if base != Path.cwd() and not path.is_absolute():
         logger.info("output.dir %s lies in %s (%s changes that)", path, base, OUTPUT_VARIABLE)
     return (base / path).absolute()
-
-
-def make_new(base: Path) -> Path:
-    """Makes a folder in `base`, called by the time, with a number behind it where it is there.
-
-    Raises: SettingsError where nothing can be written.
-    """
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for number in range(1, 1000):
-        run_dir = base / (stamp if number == 1 else f"{stamp}-{number}")
-        try:
-            run_dir.mkdir(parents=True)
-        except FileExistsError as error:
-            if not base.is_dir():
-                raise _cannot_write(base, error) from None
-        except OSError as error:
-            raise _cannot_write(base, error) from None
-        else:
-            return run_dir
-    raise _cannot_write(base, FileExistsError(17, f"too many runs of {stamp}"))
 
 
 @contextmanager

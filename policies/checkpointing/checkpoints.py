@@ -12,12 +12,13 @@ import hashlib
 import json
 import logging
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
-from agentpeft.envs.core.errors import user_folders
+from agentpeft.envs.core.errors import SettingsError, user_folders
 from agentpeft.envs.system.whole_files import making, write_file
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
@@ -58,6 +59,31 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
 def compute_hash(content: bytes) -> str:
     """Returns the SHA-256 in hex."""
     return hashlib.sha256(content).hexdigest()
+
+
+def make_dated_folder(base: Path) -> Path:
+    """Makes a run's folder in `base`, called by the time, and by a number where that is there.
+
+    Raises: SettingsError where nothing can be written.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for number in range(1, 1000):
+        run_dir = base / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            run_dir.mkdir(parents=True)
+        except FileExistsError as error:
+            if not base.is_dir():
+                raise cannot_write(base, error) from None
+        except OSError as error:
+            raise cannot_write(base, error) from None
+        else:
+            return run_dir
+    raise cannot_write(base, FileExistsError(17, f"too many runs of {stamp}"))
+
+
+def cannot_write(base: Path, error: OSError) -> SettingsError:
+    """Returns the refusal of a folder in which no run can be made."""
+    return SettingsError(f"output.dir: cannot write into {base}: {error.strerror}")
 
 
 def write_config(run_dir: Path, settings: Settings) -> None:

@@ -30,7 +30,7 @@ from agentpeft.policies.messages import Ref
 from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup, PlayedSoFar
 
 logger = logging.getLogger(__name__)
 MAX_FAILED_SHARE = 0.5
@@ -150,6 +150,7 @@ class TrainingBatches:
 
     def _fill(self) -> None:
         """Adds to the batch until it has as many groups as are wanted, or none are under way."""
+        so_far = PlayedSoFar(self._num_wanted)
         while True:
             self._sort_out()
             if self._in_flight:
@@ -164,6 +165,7 @@ class TrainingBatches:
             num_finished = len(self._finished)
             while len(self._finished) == num_finished:
                 self._runners.play()
+            so_far.tell(len(self._batch) + len(self._finished))
 
     def _sort_out(self) -> None:
         """Sets aside what cannot be learnt from, and has other groups drawn in its place."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 from torch import Tensor, nn
 
-_HAS_ONEDNN = torch.backends.mkldnn.is_available()
+_HAS_ONEDNN = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 _MAX_ROWS = 128
 _MIN_WEIGHTS = 100_000
 """A smaller product takes no longer than the call."""

@@ -1,6 +1,5 @@
 """`AlgorithmConfig`: the settings, said in RLlib's fluent way."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from inspect import Parameter, signature
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.registration import find_spec
-from agentpeft.policies.checkpointing.checkpoints import write_config
+from agentpeft.policies.checkpointing.checkpoints import make_dated_folder, write_config
 from agentpeft.policies.settings import config as sections
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.section import Section
@@ -160,7 +159,8 @@ class AlgorithmConfig:
     def build_algo(self, run_dir: str | Path | None = None) -> "Algorithm":
         """Starts runners and learner; `run_dir` None is a new folder in the settings' output.
 
-        The settings are written there, for the commands that take a run's folder.
+        The settings are written there, for the commands that take a run's folder. Raises:
+        SettingsError where no folder can be made.
         """
         from agentpeft.policies.loop.algorithm import Algorithm
 
@@ -169,8 +169,10 @@ class AlgorithmConfig:
             from agentpeft.policies.loop.callbacks import make_callbacks
 
             callbacks = make_callbacks(self._callbacks)
-        default = Path(settings.output.dir, settings.experiment, time.strftime("%Y%m%d-%H%M%S"))
-        folder = default if run_dir is None else Path(run_dir)
-        folder.mkdir(parents=True, exist_ok=True)
+        if run_dir is None:
+            folder = make_dated_folder(Path(settings.output.dir, settings.experiment))
+        else:
+            folder = Path(run_dir)
+            folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, settings)
         return Algorithm(settings, folder, callbacks=callbacks)

@@ -8,6 +8,8 @@
 A group's episodes stay where Ray keeps objects. The driver passes references on to the learners.
 """
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,8 +27,11 @@ from agentpeft.policies.workers.runner_queue import RunnerJobs, RunnerQueue
 if TYPE_CHECKING:  # only where a runner fails, or a machine comes or goes
     from agentpeft.policies.workers.restart import RunnerRestarts
 
+logger = logging.getLogger(__name__)
 Receiver: TypeAlias = Callable[[PlayedGroup], None]
 _LONGEST_WAIT_S = 5.0
+_TELL_EVERY_S = 60.0
+"""How often it is said how far playing has come: a large model on a CPU takes many minutes."""
 _MAX_GROUPS_TOLD = 16
 """How many groups a runner tells of at once."""
 
@@ -76,6 +81,22 @@ class EnvRunnerActor(Actor):
     def close(self) -> None:
         """Closes engine and environments; idempotent."""
         self._runner.close()
+
+
+class PlayedSoFar:
+    """Says now and then how many of `num_groups` groups are played, where that takes long."""
+
+    def __init__(self, num_groups: int) -> None:
+        self._num_groups, self._start_s = num_groups, time.monotonic()
+        self._told_s = self._start_s
+
+    def tell(self, num_played: int) -> None:
+        """Logs a line, if it is time for one and more are to come."""
+        now_s = time.monotonic()
+        if num_played < self._num_groups and now_s - self._told_s >= _TELL_EVERY_S:
+            self._told_s = now_s
+            took_s = now_s - self._start_s
+            logger.info("played %d of %d tasks in %.0f s", num_played, self._num_groups, took_s)
 
 
 class EnvRunnerGroup:
@@ -142,8 +163,10 @@ class EnvRunnerGroup:
         """Plays groups before all others that wait, and merges them."""
         played: list[PlayedGroup] = []
         self.ask(played.append, requests, is_first=True)
+        so_far = PlayedSoFar(len(requests))
         while len(played) < len(requests):
             self.play()
+            so_far.tell(len(played))
         report = SampleReport(played)
         return report.groups, report
 

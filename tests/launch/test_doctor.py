@@ -54,6 +54,10 @@ def test_bfloat16_on_a_processor_without_instructions_for_it_is_a_note(monkeypat
     on_gpus = *GPU, "env_runners.num_gpus_per_env_runner=1"
     assert faults(machine_checks.check_dtype, "model.dtype=bfloat16", *on_gpus) == ("", False)
     assert faults(machine_checks.check_dtype) == ("", False)
+    text, _ = faults(machine_checks.check_dtype, "learners.autocast=bfloat16")
+    assert text.startswith("learners: this processor has no instructions for bfloat16")
+    autocast_on_gpus = "learners.autocast=bfloat16", *on_gpus
+    assert faults(machine_checks.check_dtype, *autocast_on_gpus) == ("", False)
     monkeypatch.setattr(load, "multiplies_bfloat16", lambda: True)
     assert faults(machine_checks.check_dtype, "model.dtype=bfloat16") == ("", False)
 

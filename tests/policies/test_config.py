@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.checkpointing import checkpoints
 from agentpeft.policies.checkpointing.checkpoints import write_config
 from agentpeft.policies.checkpointing.reading import read_config
 from agentpeft.policies.settings.algorithm_config import (
@@ -450,6 +451,18 @@ def test_a_run_from_python_leaves_its_settings_for_the_commands(tmp_path):
     with config.build_algo(tmp_path / "run"):
         pass
     assert Settings.from_toml(tmp_path / "run" / "config.toml") == config.to_settings()
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints.time, "strftime", lambda _: "20260101-000000")
+    config = AlgorithmConfig().env_runners(num_env_runners=0).tiny(hidden_size=32, num_layers=1)
+    config.output(dir=str(tmp_path))
+    with config.build_algo() as one, config.build_algo() as other:
+        names = [algorithm.run_dir.name for algorithm in (one, other)]
+    assert names == ["20260101-000000", "20260101-000000-2"]
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(SettingsError, match="cannot write"):
+        config.output(dir=str(tmp_path / "file")).build_algo()
 
 
 def test_modules_lie_beside_the_file_and_a_run_says_where(tmp_path):

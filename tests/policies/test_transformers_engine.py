@@ -362,6 +362,41 @@ def test_a_prompt_that_is_shared_is_run_once_and_its_keys_lie_once():
     engine.close()
 
 
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_different_prompts_share_the_beginning_that_they_have_in_common(is_deterministic):
+    model = make_model()
+    shapes = record_shapes(model)
+    settings = replace(BASE, deterministic=is_deterministic, max_concurrent=6)
+    engine = TransformersEngine(model, [], settings)
+    beginning = prompt_of(50)
+    prompts = [np.concatenate([beginning, [i], prompt_of(3, i)]) for i in range(6)]
+    requests = [GenerationRequest(f"{i}", ids, (i,), 1.0, 3) for i, ids in enumerate(prompts)]
+    stranger = replace(requests[0], session="9", prompt_ids=prompt_of(20, 1))
+
+    async def ask(*asked):
+        return await asyncio.gather(*map(engine.generate, asked))
+
+    for _ in range(2):  # of closed sessions the beginning is forgotten
+        shapes.clear()
+        engine.update_sessions(opened=[request.session for request in requests])
+        answers = asyncio.run(ask(*requests))
+        assert shapes == [(1, 50), (6, 3), (6, 1), (6, 1), (6, 1)]
+        engine.update_sessions(closed=[request.session for request in requests[3:]])
+        if not is_deterministic:  # those who come later share it too, if they begin so
+            shapes.clear()
+            engine.update_sessions(opened=["5", "9"])
+            answers[5], other = asyncio.run(ask(requests[5], stranger))
+            assert {(1, 3), (1, 19)} <= set(shapes) and (1, 53) not in shapes
+            expected = full_logprobs(make_model(), stranger.prompt_ids, other.token_ids)
+            np.testing.assert_allclose(other.logprobs, expected, atol=1e-5)
+            engine.update_sessions(closed=["5", "9"])
+        engine.update_sessions(closed=[request.session for request in requests[:3]])
+        for request, answer in zip(requests, answers, strict=True):
+            expected = full_logprobs(make_model(), request.prompt_ids, answer.token_ids)
+            np.testing.assert_allclose(answer.logprobs, expected, atol=1e-5)
+    engine.close()
+
+
 def test_attention_that_the_engine_cannot_mask_is_refused():
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES))
     model.set_attn_implementation("flex_attention")
