@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from hashlib import sha256
 
 import gymnasium
@@ -12,6 +13,7 @@ from agentpeft.launch.reporting.run_data import read_sessions
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 from agentpeft.policies.checkpointing.reading import latest_checkpoint
 from agentpeft.policies.errors import CheckpointError, TrainingError
+from agentpeft.policies.workers import runner_group
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
@@ -88,6 +90,19 @@ def test_an_iteration_reports_what_it_did_and_how_long(build):
     total = sum(parts) + metrics["time/orchestration_s"]
     assert metrics["time/total_s"] == pytest.approx(total)
     assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_what_takes_long_says_how_far_it_has_come(build, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    algorithm = build("run", "env_runners.max_concurrent_episodes=1")
+    algorithm.train()
+    algorithm.evaluate()
+    assert "played" not in caplog.text  # neither takes a minute
+    monkeypatch.setattr(runner_group, "_TELL_EVERY_S", 0)
+    algorithm.train()
+    algorithm.evaluate()
+    told = re.findall(r"played (\d) of (\d) tasks in \d+ s", caplog.text)
+    assert told == [("1", "2"), ("1", "3"), ("2", "3")]
 
 
 def test_where_all_rewards_are_equal_nothing_is_learnt_and_there_is_no_loss(build):

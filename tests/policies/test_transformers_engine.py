@@ -386,7 +386,7 @@ def test_different_prompts_share_the_beginning_that_they_have_in_common(is_deter
             shapes.clear()
             engine.update_sessions(opened=["5", "9"])
             answers[5], other = asyncio.run(ask(requests[5], stranger))
-            assert {(1, 3), (1, 19)} <= set(shapes) and (1, 53) not in shapes
+            assert max(num_columns for _, num_columns in shapes) == 19
             expected = full_logprobs(make_model(), stranger.prompt_ids, other.token_ids)
             np.testing.assert_allclose(other.logprobs, expected, atol=1e-5)
             engine.update_sessions(closed=["5", "9"])

@@ -317,12 +317,13 @@ def sample(logits: torch.Tensor, uniforms: Floats, temperatures: Floats) -> tupl
     """Returns ids (B,) by the inverse of the distribution function, and their log-probabilities.
 
     Temperature 0 takes the likeliest id; its log-probability is that of temperature 1.
-    `uniforms` are float32 in [0, 1): the greatest times a sum is less than the sum.
+    `uniforms` are float32 in [0, 1): the greatest times a sum is less than the sum. Computes in the
+    memory of `logits` (B, V): with a large vocabulary new memory takes longer than the numbers.
     """
     is_greedy = temperatures == 0
     scale = torch.from_numpy(np.where(is_greedy, np.float32(1), temperatures)).to(logits.device)
-    logprobs = (logits / scale[:, None]).log_softmax(-1)
-    sums = logprobs.exp().cumsum(-1)
+    logprobs = logits.div_(scale[:, None]).log_softmax(-1)
+    sums = logprobs.exp().cumsum_(-1)
     bounds = torch.from_numpy(uniforms).to(logits.device)[:, None] * sums[:, -1:]
     ids = torch.searchsorted(sums, bounds, right=True).clamp_(max=logits.shape[-1] - 1)
     if is_greedy.any():
