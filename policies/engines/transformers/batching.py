@@ -18,6 +18,8 @@ MAX_PREFILL_PADDING = 64
 """A pass costs as much by itself as some tokens: so much padding is cheaper than another pass."""
 _BEGINNING = "\0beginning"
 """The prefix of rows that share no whole prompt, but what is said to everybody before the task."""
+_MIN_BEGINNING, _MIN_SHARERS = 32, 4
+"""So many ids of so many rows are worth a pass of their own."""
 NO_IDS = np.empty(0, np.int64)
 _NUMBERS = ("buffer", "last", "position", "count", "limit", "prompt", "shared")
 STATE = [*((name, "i8") for name in _NUMBERS), ("heat", "f4")]
@@ -201,10 +203,10 @@ class Batch:
         """Has rows that hold nothing share their common beginning; returns what is to be run."""
         begun: list[Prompt] = []
         if (_BEGINNING, adapter, self._num_waves) not in self._prompts:
-            common = jobs[0].prompt_ids[:-1] if jobs else NO_IDS
+            common = jobs[0].prompt_ids[:-1] if len(jobs) >= _MIN_SHARERS else NO_IDS
             for job in jobs:
                 common = _common(common, job.prompt_ids[:-1])
-            if (len(jobs) - 1) * len(common) <= MAX_PREFILL_PADDING:
+            if len(common) < _MIN_BEGINNING:
                 return begun
             begun = [self._open_prompt(_BEGINNING, adapter, common)[0]]
         prompt, _ = self._open_prompt(_BEGINNING, adapter, NO_IDS)
