@@ -66,3 +66,11 @@ def find_own_module(env_id: str) -> str | None:
     """
     module = str(find_spec(env_id).entry_point).partition(":")[0]
     return module if module.startswith(("agentpeft.envs.", "agentpeft.apps.")) else None
+
+
+def find_creator(env_id: str) -> object:
+    """Returns the class or function that makes an environment. Raises: SettingsError, as above."""
+    from gymnasium.envs.registration import load_env_creator
+
+    creator: object = find_spec(env_id).entry_point
+    return load_env_creator(creator) if isinstance(creator, str) else creator

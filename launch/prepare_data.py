@@ -19,12 +19,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from typer import Argument, Option
 from typer.core import TyperCommand
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, Task, Taskset
-from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.envs.tasks.hub import load_hub_rows
 from agentpeft.envs.tasks.records import Json
@@ -192,19 +190,6 @@ def write_generated(path: Path, env_id: str, num_tasks: int, seed: int, **option
     family = family_of(env_id)
     tasks = Taskset.generate(family.make_generator(**options), num_tasks, seed)
     _write_entries(path, family, ((str(index), task) for index, task in enumerate(tasks)))
-
-
-def write_word_problems(path: Path, num_tasks: int, seed: int, split: Split) -> None:
-    """Writes new word problems as GSM8K's JSONL; the splits have no problem's numbers in common.
-
-    Raises: OSError.
-    """
-    rng, source = np.random.default_rng(seed), WordProblems(split)
-    tasks = (source.draw(rng) for _ in range(num_tasks))
-    rows = [{"question": task.instruction, "answer": task.solution} for task in tasks]
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-    write_file(path, "".join(lines).encode())
-    print(f"{len(rows)} word problems written to {path}")
 
 
 def _write_entries(path: Path, family: TaskFamily, tasks: Iterable[tuple[str, Task]]) -> None:

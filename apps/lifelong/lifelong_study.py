@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,6 +25,7 @@ from agentpeft.apps.lifelong.methods import METHODS, Method
 from agentpeft.apps.lifelong.scores import compute_kl_new, compute_kl_old
 from agentpeft.apps.lifelong.stage_runs import (
     check_plan,
+    make_base,
     make_folder,
     make_run_settings,
 )
@@ -38,8 +38,6 @@ from agentpeft.launch.evaluating.players import playing
 from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
-from agentpeft.policies.models.load import load_base
-from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
 REFERENCE = "sequential"
@@ -112,8 +110,7 @@ def run_study(
     Stopped.
     """
     warn_unless_held_out(study.sequence.settings)
-    with signals.immediately():
-        base = make_base(study.sequence.settings)
+    base = make_base(study.sequence.settings, signals)
     folder = folder.absolute()  # runs name it in their settings
     make_folder(folder)
     shared, num_done = study.sequence.settings, 0
@@ -152,23 +149,6 @@ def _run_orders(course: Course, study: Study, seed: int) -> Generator[CourseResu
             num_done, num_possible = num_done + 1, factorial(len(result.stages))
             yield result
         order += 1
-
-
-def make_base(settings: Settings) -> str:
-    """Returns the folder, or the name, of the one base of all stages; the tiny model is made."""
-    if settings.model.name != "tiny":
-        return settings.model.name
-    start_s = time.monotonic()
-
-    def say(step: int, loss: float, success: float) -> None:
-        if step % 50 == 0:
-            seconds = time.monotonic() - start_s
-            logger.info(
-                "warm start: step %d, loss %.3f, success %.0f %%, %.0f s",
-                *(step, loss, 100 * success, seconds),
-            )
-
-    return load_base(settings, progress=say).name
 
 
 def summarize(results: Sequence[CourseResult]) -> dict[str, Any]:

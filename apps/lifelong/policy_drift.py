@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor
 
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.evaluating.contest import open_runner
 from agentpeft.launch.evaluating.players import Contestant, Methods, open_policy, playing
 from agentpeft.policies.messages import Ids, Trajectory
-from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 
@@ -55,10 +54,7 @@ def _play(settings: Settings, player: Contestant) -> list[Trajectory]:
     limits = settings.env_runners.model_copy(update={"temperature": 1.0})
     settings = settings.model_copy(update={"env_runners": limits})
     num_tasks = min(_NUM_TASKS, settings.evaluation.num_tasks)
-    with (
-        playing(settings, player, Methods()) as ready,
-        closing(EnvRunner(ready.settings, player=ready.player)) as runner,
-    ):
+    with open_runner(playing(settings, player, Methods())) as (_, runner):
         requests = [GroupRequest(p, _NUM_SAMPLES, "eval") for p in range(num_tasks)]
         groups, _ = runner.sample(requests)
     return [t for group in groups for t in group.trajectories if t.loss_mask.any()]

@@ -12,6 +12,7 @@ from typing import Any
 from agentpeft.apps.lifelong.study_engine import SHARED
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.checking.preparation import prepare_tiny
 from agentpeft.launch.evaluating.evaluation_files import EVALUATION_FILE
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.run_folder import Start, fill_run_dir, lock_run, log_to, read_resumed
@@ -24,6 +25,7 @@ from agentpeft.policies.checkpointing.checkpoints import (
     list_checkpoints,
 )
 from agentpeft.policies.checkpointing.reading import read_config
+from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import OutputSettings, Settings
 from agentpeft.policies.settings.named_files import hash_named, rename_files
 from agentpeft.policies.settings.toml import with_overrides
@@ -81,6 +83,13 @@ def make_run_settings(
         values["env_runners"] |= _IN_STUDY
     values["output"] |= {"dir": OutputSettings().dir, "loggers": []}
     return Settings(**with_overrides(values, overrides))
+
+
+def make_base(settings: Settings, signals: StopSignals) -> str:
+    """Returns the folder, or the name, of a study's base; the tiny model is made."""
+    with signals.immediately():
+        prepare_tiny(settings)
+        return load_base(settings).name if settings.is_tiny else settings.model.name
 
 
 def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:

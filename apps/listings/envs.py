@@ -12,8 +12,8 @@ import inspect
 import sys
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
 
+from agentpeft.envs.registration import find_creator
 from agentpeft.launch.run.command_line import CommandLine
 
 main = CommandLine()
@@ -22,9 +22,9 @@ main = CommandLine()
 @main.add(help=__doc__)
 def envs() -> int:
     """Prints each id and the first line of its class's docstring."""
-    for env_id, spec in sorted(gymnasium.registry.items()):
+    for env_id in sorted(gymnasium.registry):
         if env_id.startswith("AgentPEFT/"):
-            kind = load_env_creator(str(spec.entry_point))
+            kind = find_creator(env_id)
             print(f"{env_id:<27} {(inspect.getdoc(kind) or '').partition(chr(10))[0]}")
     return 0
 

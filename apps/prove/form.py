@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-from gymnasium.envs.registration import load_env_creator
-
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.core.errors import shown
 from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.core.text_env import EpisodeConfig, TextEnv
-from agentpeft.envs.registration import find_spec
+from agentpeft.envs.registration import find_creator
 from agentpeft.policies.settings.environment_kwargs import SOURCES, without_training_rewards
 
 WELL_FORMED_END = "agentpeft.apps.prove.form:reward_well_formed_end"
@@ -72,18 +70,13 @@ def takes_reward(env_id: str) -> bool:
 
     Raises: SettingsError on an unknown id.
     """
-    creator: Any = _find_creator(env_id)
+    creator: Any = find_creator(env_id)
     is_ours = isinstance(creator, type) and issubclass(creator, TextEnv)
     return is_ours or "reward" in signature(creator).parameters
 
 
-def _find_creator(env_id: str) -> object:
-    creator: object = find_spec(env_id).entry_point
-    return load_env_creator(creator) if isinstance(creator, str) else creator
-
-
 def _find_default_reward(env_id: str) -> Any:
-    creator = _find_creator(env_id)
+    creator = find_creator(env_id)
     if isinstance(creator, type) and issubclass(creator, TextEnv):
         reward = creator.default_config.reward
     else:

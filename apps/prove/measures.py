@@ -15,7 +15,6 @@ from agentpeft.apps.lifelong.stage_runs import is_done, make_run_settings, train
 from agentpeft.apps.prove.form import is_graded, keep_shown_reward, with_form_reward
 from agentpeft.apps.prove.split import SeedResult, TaskResult
 from agentpeft.envs import Outcome
-from agentpeft.launch.checking.preparation import prepare_tiny
 from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.players import Contestant, Methods, playing
 from agentpeft.launch.reporting.run_data import read_rows, read_run, read_sessions, to_record
@@ -23,7 +22,6 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.environment_kwargs import SOURCES, without_training_rewards
 
@@ -70,13 +68,6 @@ def has_study_engine(settings: Settings) -> bool:
     """Returns whether all runs and samples are played by one vLLM of this process."""
     limits = settings.env_runners
     return limits.engine == "vllm" and limits.shared_engines is None
-
-
-def make_base(settings: Settings, signals: StopSignals) -> str:
-    """Returns the folder, or the name, of a seed's base; the tiny model is made."""
-    with signals.immediately():
-        prepare_tiny(settings)
-        return load_base(settings).name if settings.is_tiny else settings.model.name
 
 
 def measure(

@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentpeft.apps.lifelong.stage_runs import check_plan, make_folder
+from agentpeft.apps.lifelong.stage_runs import check_plan, make_base, make_folder
 from agentpeft.apps.lifelong.study_engine import StudyEngine
 from agentpeft.apps.prove.form import takes_reward
 from agentpeft.apps.prove.measures import (
     REWARDS,
     has_study_engine,
-    make_base,
     measure,
     read_seed,
     with_rewards,

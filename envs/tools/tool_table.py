@@ -196,13 +196,10 @@ ANY_TEXT = ToolTable(act, find_call=lambda action: ToolCall("act", {"action": ac
 
 def find_tools(env_id: str) -> ToolTable:
     """Returns the tools of a registered environment. Raises: SettingsError on an unknown id."""
-    from gymnasium.envs.registration import load_env_creator
-
     from agentpeft.envs.core.text_env import TextEnv
-    from agentpeft.envs.registration import find_spec
+    from agentpeft.envs.registration import find_creator
 
-    creator: object = find_spec(env_id).entry_point
-    creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    creator = find_creator(env_id)
     if isinstance(creator, type) and issubclass(creator, TextEnv):
         return creator.get_tools()
     return ANY_TEXT

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gymnasium.envs.registration import load_env_creator
-
 from agentpeft.envs import DataError, EnvFault, Outcome, SettingsError, Task, Taskset, TextEnv
 from agentpeft.envs.db_bench.actions import answer_action
 from agentpeft.envs.db_bench.env import DBBenchEnv
@@ -16,7 +14,7 @@ from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.actions import finish_action
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.tasks import OSTask
-from agentpeft.envs.registration import find_spec
+from agentpeft.envs.registration import find_creator
 from agentpeft.launch.run.ending import finish
 from agentpeft.launch.run.run_folder import as_word
 from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions, read_any_reward
@@ -65,8 +63,7 @@ def _make_env(env_id: str, settings: Mapping[str, Any]) -> TextEnv[Task]:
 
 
 def _takes_data(env_id: str) -> bool:
-    entry_point = find_spec(env_id).entry_point
-    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    creator: Any = find_creator(env_id)
     return creator is None or "data" in inspect.signature(creator).parameters
 
 

@@ -6,12 +6,13 @@ from typing import Any
 from agentpeft.envs.tasks.hub import HUB_PREFIX
 from agentpeft.envs.tasks.task_files import find_files
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.named_files import ENV_KWARGS
 
 
 def with_task_files(settings: Settings) -> Settings:
     """Returns the settings with absolute paths of chats and of task files."""
     changed: dict[str, Any] = {}
-    for name, key in _KWARGS.items():
+    for name, key in ENV_KWARGS.items():
         section = dict(settings)[name]
         kwargs = dict(section)[key]
         is_one = isinstance(kwargs, dict)
@@ -22,15 +23,6 @@ def with_task_files(settings: Settings) -> Settings:
         path = str(Path(chats).expanduser().absolute())
         changed["training"] = settings.training.model_copy(update={"chats": path})
     return settings.model_copy(update=changed)
-
-
-_KWARGS = {
-    "environment": "kwargs",
-    "warm_start": "env_kwargs",
-    "evaluation": "env_kwargs",
-    "curriculum": "stages",
-}
-"""By section, the setting with keyword arguments of environments: one mapping, or stages."""
 
 
 def _locate(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def evaluate(
         files.begin(contestants)
         waiting = [contestant for contestant in contestants if files.missing(contestant)]
         for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
-            with _open(opener(settings, contestant, methods)):
+            with open_runner(opener(settings, contestant, methods)):
                 pass
         for contestant in contestants:
             _play(contestant, opener(settings, contestant, methods), at_once, files, examples, bar)
@@ -165,7 +165,9 @@ def _make_bar() -> Progress:
 
 
 @contextmanager
-def _open(player: AbstractContextManager[ReadyPlayer]) -> Iterator[tuple[ReadyPlayer, EnvRunner]]:
+def open_runner(
+    player: AbstractContextManager[ReadyPlayer],
+) -> Iterator[tuple[ReadyPlayer, EnvRunner]]:
     """Yields a contestant's player and the runner in which it plays. Raises: as `playing`."""
     with player as ready, closing(EnvRunner(ready.settings, player=ready.player)) as runner:
         yield ready, runner
@@ -183,7 +185,7 @@ def _play(
     missing = files.missing(contestant)
     with ExitStack() as stack:
         if missing:
-            ready, runner = stack.enter_context(_open(player))
+            ready, runner = stack.enter_context(open_runner(player))
             samples = ready.settings.evaluation.samples_per_task
             ready.replay.add(files.records(contestant) if examples is None else examples)
         name, (task,) = say_policy(contestant.name), bar.task_ids

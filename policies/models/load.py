@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.models.policy_base import PolicyBase, Progress, place
+from agentpeft.policies.models.policy_base import PolicyBase, place
 from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
@@ -22,7 +22,6 @@ _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
 def load_base(
     settings: Settings,
     num_gpus: float = 0.0,
-    progress: Progress | None = None,
     *,
     stays_on_cpu: bool = False,
     is_frozen: bool = False,
@@ -44,7 +43,7 @@ def load_base(
     if model.name == "tiny":
         from agentpeft.policies.models.tiny_cache import load_tiny
 
-        base = load_tiny(settings, progress)
+        base = load_tiny(settings)
         base.model.to(dtype)  # type: ignore[arg-type]
         place(base.model, device, Path(base.name) if is_frozen else None)
         use_float_head(base.model)

@@ -9,12 +9,13 @@ from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.tasks import ENVIRONMENT_FILES
 
 _FILES = {"model": ("name", "adapter"), "training": ("teacher", "chats")}
-_KWARGS = {
+ENV_KWARGS = {
     "environment": "kwargs",
     "warm_start": "env_kwargs",
     "evaluation": "env_kwargs",
     "curriculum": "stages",
 }
+"""By section, the setting with keyword arguments of environments: one mapping, or stages."""
 _BUILT_IN = ("tiny", "hub")
 _HASHED_BYTES = 64 << 20
 
@@ -34,8 +35,8 @@ def rename_files(settings: Settings, rename: Callable[[str], str]) -> Settings:
     changed: dict[str, Any] = {}
     for name, section in settings:
         update = {key: change(getattr(section, key)) for key in _FILES.get(name, ())}
-        if name in _KWARGS:
-            update[_KWARGS[name]] = _change_data(getattr(section, _KWARGS[name]), change)
+        if name in ENV_KWARGS:
+            update[ENV_KWARGS[name]] = _change_data(getattr(section, ENV_KWARGS[name]), change)
         if update:
             changed[name] = section.model_copy(update=update)
     return settings.model_copy(update=changed)

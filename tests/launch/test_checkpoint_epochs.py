@@ -4,6 +4,7 @@ import json
 from contextlib import closing
 
 import pytest
+from word_problem_files import write_word_problems
 
 from agentpeft.launch import prepare_data
 from agentpeft.launch.train import main
@@ -30,7 +31,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with the config, and a file of five tasks."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "epochs.toml").write_text(CONFIG, "utf-8")
-    prepare_data.write_word_problems(tmp_path / "tasks.jsonl", 5, 0, "train")
+    write_word_problems(tmp_path / "tasks.jsonl", 5)
     return tmp_path
 
 

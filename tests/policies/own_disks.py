@@ -16,8 +16,8 @@ import ray
 from process_parts import wait_until
 from ray.cluster_utils import Cluster
 from small_model import TWO_RUNNERS
+from word_problem_files import write_word_problems
 
-from agentpeft.launch.prepare_data import write_word_problems
 from agentpeft.launch.train import main as train
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import TinySettings
@@ -84,7 +84,7 @@ def base_of(summary):
 
 
 def test_the_built_in_model_and_a_task_file_reach_every_machine(home, nodes, caplog):
-    write_word_problems(home / "tasks.jsonl", 50, 0, "train")
+    write_word_problems(home / "tasks.jsonl", 50)
     gsm8k = ("environment.id=AgentPEFT/GSM8K-v0", "environment.kwargs={data='tasks.jsonl'}")
     cpus = ("num_cpus_per_process=1",)
     common = [word for word in TWO_RUNNERS if not word.startswith("environment")]

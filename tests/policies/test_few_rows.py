@@ -1,7 +1,5 @@
 """Products of few rows are those of every other way to compute them."""
 
-import platform
-
 import pytest
 import torch
 from torch import nn
@@ -52,9 +50,6 @@ def test_gradients_flow():
     torch.testing.assert_close(rows.grad, weight.sum(0).expand(4, -1), atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="oneDNN is not in every build of PyTorch"
-)
 def test_onednn_multiplies_few_rows_and_no_others(monkeypatch):
     model = nn.Sequential(nn.Linear(720, 800), nn.ReLU(), nn.Linear(800, 2))
     use_few_rows(model)

@@ -12,7 +12,6 @@ import torch
 
 from agentpeft.envs import ENV_IDS, EnvFault, Outcome, SettingsError
 from agentpeft.policies.models.batch_maker import open_batches
-from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.pretrain import PretrainSchedule, _backward, _states_of
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
@@ -222,8 +221,9 @@ def test_torch_has_its_threads_back_after_pretraining():
 
 def test_second_load_comes_from_the_cache():
     settings, steps = make_settings(), []
-    first = load_base(settings, progress=lambda step, loss, success: steps.append(step))
-    second = load_base(settings, progress=lambda step, loss, success: steps.append(step))
+    first, second = (
+        load_tiny(settings, lambda step, loss, success: steps.append(step)) for _ in range(2)
+    )
     assert steps == [1, 2, 3]
     assert first.fingerprint == second.fingerprint is not None and first.name == second.name
 
