@@ -12,15 +12,18 @@ from torch import Tensor, nn
 _HAS_ONEDNN = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 _MAX_ROWS = 128
 _MIN_WEIGHTS = 500_000
-"""Layers of small models, such as the built-in one, take as long either way."""
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Returns what `F.linear` does of rows (..., K), with a weight (N, K), as fast as it can be."""
-    is_few = 0 < rows.numel() <= _MAX_ROWS * rows.shape[-1]
-    is_large = weight.numel() >= _MIN_WEIGHTS and weight.is_contiguous()
-    is_float = rows.dtype == weight.dtype == torch.float32 and weight.device.type == "cpu"
-    if not (_HAS_ONEDNN and is_few and is_large and is_float) or torch.is_grad_enabled():
+    is_large = weight.numel() >= _MIN_WEIGHTS and weight.device.type == "cpu"
+    if not (is_large and 0 < rows.numel() <= _MAX_ROWS * rows.shape[-1] and _HAS_ONEDNN):
+        return F.linear(rows, weight, bias)
+    is_changed = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+    others = [weight] if bias is None else [weight, bias]
+    is_plain = all(each.is_contiguous() and each.dtype == torch.float32 for each in others)
+    is_plain &= rows.dtype == torch.float32 and (bias is None or bias.shape == weight.shape[:1])
+    if is_changed or not is_plain:
         return F.linear(rows, weight, bias)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return product
@@ -35,7 +38,7 @@ class FewRowsLinear(nn.Linear):
 
 
 def use_few_rows(model: nn.Module) -> None:
-    """Makes all plain linear layers `FewRowsLinear`."""
+    """Makes all large plain linear layers `FewRowsLinear`; small ones take as long either way."""
     for layer in model.modules():
-        if type(layer) is nn.Linear:
+        if type(layer) is nn.Linear and layer.weight.numel() >= _MIN_WEIGHTS:
             layer.__class__ = FewRowsLinear

@@ -44,6 +44,22 @@ def test_what_lies_otherwise_in_memory_or_is_of_another_type_is_multiplied_as_ev
     torch.testing.assert_close(product, nn.functional.linear(rows, weight), atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "bias", [draw(1600)[::2], draw(1).expand(800), draw(1), draw(()), draw(1, 800)]
+)
+def test_a_bias_of_any_shape_is_added(bias):
+    rows, weight = draw(4, 720), draw(800, 720)
+    with torch.inference_mode():
+        product = linear(rows, weight, bias)
+    torch.testing.assert_close(product, rows @ weight.T + bias, atol=1e-4, rtol=1e-5)
+
+
+def test_autocast_decides_the_type():
+    rows, weight = draw(4, 720), draw(800, 720)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert linear(rows, weight, None).dtype == torch.bfloat16
+
+
 def test_gradients_flow():
     rows, weight = draw(4, 720).requires_grad_(), draw(800, 720)
     linear(rows, weight, None).sum().backward()
@@ -53,7 +69,7 @@ def test_gradients_flow():
 def test_onednn_multiplies_few_rows_and_no_others(monkeypatch):
     model = nn.Sequential(nn.Linear(720, 800), nn.ReLU(), nn.Linear(800, 2))
     use_few_rows(model)
-    assert [type(layer) for layer in model] == [FewRowsLinear, nn.ReLU, FewRowsLinear]
+    assert [type(layer) for layer in model] == [FewRowsLinear, nn.ReLU, nn.Linear]
     plain, taken = few_rows.F.linear, []
 
     def counted(rows, weight, bias):

@@ -369,7 +369,8 @@ def test_different_prompts_share_the_beginning_that_they_have_in_common(is_deter
     settings = replace(BASE, deterministic=is_deterministic, max_concurrent=6)
     engine = TransformersEngine(model, [], settings)
     beginning = prompt_of(50)
-    prompts = [np.concatenate([beginning, [i], prompt_of(3, i)]) for i in range(6)]
+    prompts = [np.concatenate([beginning, [i], prompt_of(3, i)]) for i in range(5)]
+    prompts.append(prompt_of(4, 9))  # of another kind
     requests = [GenerationRequest(f"{i}", ids, (i,), 1.0, 3) for i, ids in enumerate(prompts)]
     stranger = replace(requests[0], session="9", prompt_ids=prompt_of(20, 1))
 
@@ -384,17 +385,31 @@ def test_different_prompts_share_the_beginning_that_they_have_in_common(is_deter
         engine.update_sessions(closed=[request.session for request in requests[3:]])
         if not is_deterministic:  # those who come later share it too, if they begin so
             shapes.clear()
-            engine.update_sessions(opened=["5", "9"])
-            answers[5], other = asyncio.run(ask(requests[5], stranger))
+            engine.update_sessions(opened=["4", "9"])
+            answers[4], other = asyncio.run(ask(requests[4], stranger))
             assert max(num_columns for _, num_columns in shapes) == 19
             expected = full_logprobs(make_model(), stranger.prompt_ids, other.token_ids)
             np.testing.assert_allclose(other.logprobs, expected, atol=1e-5)
-            engine.update_sessions(closed=["5", "9"])
+            engine.update_sessions(closed=["4", "9"])
         engine.update_sessions(closed=[request.session for request in requests[:3]])
         for request, answer in zip(requests, answers, strict=True):
             expected = full_logprobs(make_model(), request.prompt_ids, answer.token_ids)
             np.testing.assert_allclose(answer.logprobs, expected, atol=1e-5)
     engine.close()
+
+
+@pytest.mark.parametrize(("attention", "num_rows"), [("sdpa", 4), ("sdpa", 3), ("eager", 4)])
+@pytest.mark.parametrize("has_group", [False, True])
+def test_beginnings_are_shared_where_that_saves_work(attention, num_rows, has_group):
+    model = make_model()
+    model.set_attn_implementation(attention)
+    shapes = record_shapes(model)
+    prompts = [np.concatenate([prompt_of(40), [i]]) for i in range(num_rows)]
+    requests = [GenerationRequest(f"{i}", ids, (i,), 1.0, 2) for i, ids in enumerate(prompts)]
+    group = [GenerationRequest(f"g{i}", prompt_of(30, 1), (i,), 1.0, 2, "g") for i in range(4)]
+    serve(model, requests + group * has_group, replace(BASE, deterministic=True))
+    is_worth_it = attention == "sdpa" and num_rows >= 4 and not has_group
+    assert ((1, 40) in shapes) == is_worth_it
 
 
 def test_attention_that_the_engine_cannot_mask_is_refused():

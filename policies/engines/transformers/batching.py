@@ -3,13 +3,14 @@
 from asyncio import Future
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from heapq import heappop, heappush
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from agentpeft.policies.engines.transformers.slots import SlotCache, run
+from agentpeft.policies.engines.transformers.slots import SlotCache, attends_apart, run
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 
@@ -111,6 +112,7 @@ class Batch:
         self._logprobs, self._uniforms = np.zeros((2, max_jobs, max_tokens), np.float32)
         self._rows: list[Row | None] = []
         self._cache = SlotCache(model, max_tokens)
+        self._shares_beginnings = attends_apart(model)
         self._prompts: dict[tuple[str, str, int], Prompt] = {}
         self._free_places: list[int] = []
         self.clear()
@@ -154,9 +156,9 @@ class Batch:
         """Takes new jobs in, and runs their prompts but for the last token."""
         self._num_waves += self._in_waves
         begun = [prompt for job in jobs if (prompt := self._begin_row(job)) is not None]
-        for adapter in dict.fromkeys(job.adapter for job in jobs):
-            new = [job for job in jobs if job.adapter == adapter and not len(job.row.cached)]
-            begun += self._share_beginning(adapter, new)
+        new = [job for job in jobs if not len(job.row.cached)] if self._shares_beginnings else []
+        for adapter in dict.fromkeys(job.adapter for job in new):
+            begun += self._share_beginning(adapter, [job for job in new if job.adapter == adapter])
         begun.sort(key=lambda prompt: len(prompt.ids))
         for chunk in _chunks([len(prompt.ids) for prompt in begun]):
             self._run_prompts(begun[chunk])
@@ -200,13 +202,14 @@ class Batch:
         return prompt if is_new else None
 
     def _share_beginning(self, adapter: str, jobs: Sequence[DecodingJob]) -> list[Prompt]:
-        """Has rows that hold nothing share their common beginning; returns what is to be run."""
+        """Has rows that hold nothing share their common beginning; returns what is to be run.
+
+        Not beside groups with prompts: the work over shared keys is the largest group's for each.
+        """
         begun: list[Prompt] = []
         if (_BEGINNING, adapter, self._num_waves) not in self._prompts:
-            common = jobs[0].prompt_ids[:-1] if len(jobs) >= _MIN_SHARERS else NO_IDS
-            for job in jobs:
-                common = _common(common, job.prompt_ids[:-1])
-            if len(common) < _MIN_BEGINNING:
+            common = _find_beginning([job.prompt_ids[:-1] for job in jobs])
+            if not len(common) or any(prefix != _BEGINNING for prefix, _, _ in self._prompts):
                 return begun
             begun = [self._open_prompt(_BEGINNING, adapter, common)[0]]
         prompt, _ = self._open_prompt(_BEGINNING, adapter, NO_IDS)
@@ -338,6 +341,16 @@ def _attach(row: Row, prompt: Prompt) -> None:
     """Has a row that holds nothing begin with `prompt`."""
     prompt.num_rows += 1
     row.prompt, row.cached, row.num_shared = prompt, prompt.ids, len(prompt.ids)
+
+
+def _find_beginning(prompts: Sequence[Ids]) -> Ids:
+    """Returns what most of the prompts begin with; nothing where that is not worth a pass."""
+    alike: dict[bytes, list[Ids]] = {}
+    for ids in prompts:
+        if len(ids) >= _MIN_BEGINNING:
+            alike.setdefault(ids[:_MIN_BEGINNING].tobytes(), []).append(ids)
+    most = max(alike.values(), key=len, default=[])
+    return reduce(_common, most) if len(most) >= _MIN_SHARERS else NO_IDS
 
 
 def _common(cached: Ids, prompt_ids: Ids) -> Ids:

@@ -256,6 +256,15 @@ def prepare_attention(model: PreTrainedModel) -> None:
         model.set_attn_implementation(_ATTENTION)
 
 
+def attends_apart(model: PreTrainedModel) -> bool:
+    """Returns whether rows attend to what they share where it lies, without a copy for each."""
+    config = model.config.get_text_config()
+    num_heads = getattr(config, "num_attention_heads", 0)
+    is_grouped = getattr(config, "num_key_value_heads", None) not in (None, num_heads)
+    is_fast = model.dtype == torch.float32 or is_grouped
+    return model.config._attn_implementation == _ATTENTION and is_fast
+
+
 def _attend(
     module: torch.nn.Module,
     query: Tensor,
