@@ -27,10 +27,10 @@ from collections.abc import Sequence
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.loop.curriculum import Curriculum, count_spread
 from agentpeft.policies.messages import Ref
-from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, PlayedSoFar, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup, PlayedSoFar
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 logger = logging.getLogger(__name__)
 MAX_FAILED_SHARE = 0.5

@@ -27,7 +27,7 @@ from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup
 from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
 from agentpeft.policies.rollout.environments import EnvPool, open_held_out, open_stages
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
-from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, PlayedSoFar, SampleReport
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.taken_groups import OpenGroup, TakenGroups
 from agentpeft.policies.rollout.turn_sampler import AbandonedEpisodeError, TurnSampler
@@ -121,9 +121,11 @@ class EnvRunner:
         """
         self.take(requests)
         played: list[PlayedGroup] = []
+        so_far = PlayedSoFar(len(requests))
         while len(played) < len(requests):
             finished = self.collect(len(requests), until_room=False)[1]
             played += finished
+            so_far.tell(len(played))
             if show is not None:
                 show(len(finished))
         report = SampleReport(played)

@@ -1,5 +1,7 @@
 """Groups of episodes: what is asked of an env runner, and what it tells of them."""
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +10,10 @@ from typing import Literal, TypeAlias
 
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ref
 
+logger = logging.getLogger(__name__)
 Mode: TypeAlias = Literal["train", "eval"]
+_TELL_EVERY_S = 60.0
+"""How often it is said how far playing has come: a large model on a CPU takes many minutes."""
 
 
 @dataclass(frozen=True)
@@ -105,3 +110,19 @@ class SampleReport:
             **{name: float(number) for name, number in vars(self.counts).items()},
             **{f"outcome/{name}": float(number) for name, number in sorted(outcomes.items())},
         }
+
+
+class PlayedSoFar:
+    """Says now and then how many of `num_groups` groups are played, where that takes long."""
+
+    def __init__(self, num_groups: int) -> None:
+        self._num_groups, self._start_s = num_groups, time.monotonic()
+        self._told_s = self._start_s
+
+    def tell(self, num_played: int) -> None:
+        """Logs a line, if it is time for one and more are to come."""
+        now_s = time.monotonic()
+        if num_played < self._num_groups and now_s - self._told_s >= _TELL_EVERY_S:
+            self._told_s = now_s
+            took_s = now_s - self._start_s
+            logger.info("played %d of %d tasks in %.0f s", num_played, self._num_groups, took_s)

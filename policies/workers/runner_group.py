@@ -8,8 +8,6 @@
 A group's episodes stay where Ray keeps objects. The driver passes references on to the learners.
 """
 
-import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +17,7 @@ from agentpeft.policies.delivery.deliver import Answer, Shipment, check, serve
 from agentpeft.policies.errors import DeliveryError, EngineError, PayloadLostError, WorkerLostError
 from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, PlayedSoFar, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, ActorSpec, missing, resolve
 from agentpeft.policies.workers.runner_queue import RunnerJobs, RunnerQueue
@@ -27,11 +25,8 @@ from agentpeft.policies.workers.runner_queue import RunnerJobs, RunnerQueue
 if TYPE_CHECKING:  # only where a runner fails, or a machine comes or goes
     from agentpeft.policies.workers.restart import RunnerRestarts
 
-logger = logging.getLogger(__name__)
 Receiver: TypeAlias = Callable[[PlayedGroup], None]
 _LONGEST_WAIT_S = 5.0
-_TELL_EVERY_S = 60.0
-"""How often it is said how far playing has come: a large model on a CPU takes many minutes."""
 _MAX_GROUPS_TOLD = 16
 """How many groups a runner tells of at once."""
 
@@ -81,22 +76,6 @@ class EnvRunnerActor(Actor):
     def close(self) -> None:
         """Closes engine and environments; idempotent."""
         self._runner.close()
-
-
-class PlayedSoFar:
-    """Says now and then how many of `num_groups` groups are played, where that takes long."""
-
-    def __init__(self, num_groups: int) -> None:
-        self._num_groups, self._start_s = num_groups, time.monotonic()
-        self._told_s = self._start_s
-
-    def tell(self, num_played: int) -> None:
-        """Logs a line, if it is time for one and more are to come."""
-        now_s = time.monotonic()
-        if num_played < self._num_groups and now_s - self._told_s >= _TELL_EVERY_S:
-            self._told_s = now_s
-            took_s = now_s - self._start_s
-            logger.info("played %d of %d tasks in %.0f s", num_played, self._num_groups, took_s)
 
 
 class EnvRunnerGroup:

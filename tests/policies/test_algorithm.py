@@ -13,7 +13,7 @@ from agentpeft.launch.reporting.run_data import read_sessions
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 from agentpeft.policies.checkpointing.reading import latest_checkpoint
 from agentpeft.policies.errors import CheckpointError, TrainingError
-from agentpeft.policies.workers import runner_group
+from agentpeft.policies.rollout import groups
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
@@ -98,7 +98,7 @@ def test_what_takes_long_says_how_far_it_has_come(build, monkeypatch, caplog):
     algorithm.train()
     algorithm.evaluate()
     assert "played" not in caplog.text  # neither takes a minute
-    monkeypatch.setattr(runner_group, "_TELL_EVERY_S", 0)
+    monkeypatch.setattr(groups, "_TELL_EVERY_S", 0)
     algorithm.train()
     algorithm.evaluate()
     told = re.findall(r"played (\d) of (\d) tasks in \d+ s", caplog.text)
