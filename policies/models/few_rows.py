@@ -1,7 +1,7 @@
 """Products of few rows with large weights on a CPU, as a step of decoding has them.
 
 PyTorch gives products of float32 to MKL, which on processors of AMD is slow for few rows. oneDNN,
-which PyTorch carries too, takes 0.26 to 0.71 times as long for a whole step of 4 to 64 rows of a
+which PyTorch carries too, takes 0.52 to 0.91 times as long for a whole step of 1 to 64 rows of a
 model of 494 million weights, and as long for many rows (torch 2.13, two cores with AVX2).
 """
 

@@ -1,5 +1,7 @@
 import asyncio
+from asyncio import Future
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +13,9 @@ from process_parts import wait_until
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.transformers import engine as engine_module
+from agentpeft.policies.engines.transformers.batching import Batch, DecodingJob, Row
 from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
+from agentpeft.policies.engines.transformers.slots import prepare_attention
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import GenerationRequest, StopReason
 
@@ -410,6 +414,36 @@ def test_beginnings_are_shared_where_that_saves_work(attention, num_rows, has_gr
     serve(model, requests + group * has_group, replace(BASE, deterministic=True))
     is_worth_it = attention == "sdpa" and num_rows >= 4 and not has_group
     assert ((1, 40) in shapes) == is_worth_it
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_which_beginnings_a_wave_shares_does_not_depend_on_when_earlier_rows_go(is_released):
+    model = make_model().eval()
+    model.set_attn_implementation("sdpa")
+    prepare_attention(model)
+    shapes = record_shapes(model)
+    batch = Batch(model, 8, 64, in_waves=True)
+
+    def play(prompts, prefix):
+        rows = [Row(f"{i}") for i in range(len(prompts))]
+        numbers = np.zeros(1, np.float32)
+        rest = 1.0, prefix, StopReason.MAX_NEW_TOKENS, Future(loop=loop)
+        batch.admit(
+            [
+                DecodingJob(row, "", ids, numbers, *rest)
+                for row, ids in zip(rows, prompts, strict=True)
+            ]
+        )
+        batch.step([])
+        return rows
+
+    with closing(asyncio.new_event_loop()) as loop, torch.inference_mode():
+        rows = play([prompt_of(30, 1)] * 4, "g")
+        for row in rows if is_released else ():
+            batch.release(row)
+        shapes.clear()
+        play([np.concatenate([prompt_of(40), [i]]) for i in range(4)], None)
+    assert shapes == [(1, 40), (4, 1)]
 
 
 def test_attention_that_the_engine_cannot_mask_is_refused():

@@ -207,9 +207,11 @@ class Batch:
         Not beside groups with prompts: the work over shared keys is the largest group's for each.
         """
         begun: list[Prompt] = []
-        if (_BEGINNING, adapter, self._num_waves) not in self._prompts:
+        wave = self._num_waves
+        if (_BEGINNING, adapter, wave) not in self._prompts:
             common = _find_beginning([job.prompt_ids[:-1] for job in jobs])
-            if not len(common) or any(prefix != _BEGINNING for prefix, _, _ in self._prompts):
+            has_groups = any(p != _BEGINNING and number == wave for p, _, number in self._prompts)
+            if has_groups or not len(common):
                 return begun
             begun = [self._open_prompt(_BEGINNING, adapter, common)[0]]
         prompt, _ = self._open_prompt(_BEGINNING, adapter, NO_IDS)
