@@ -575,7 +575,7 @@ def test_a_seed_whose_stages_its_experts_do_not_raise_is_left_out(
             return SimpleNamespace(seed=self.seed, stages=("sums", "backwards"))
 
     monkeypatch.setattr(lifelong_study, "Course", Trial)
-    monkeypatch.setattr(lifelong_study, "make_base", lambda settings: "base")
+    monkeypatch.setattr(lifelong_study, "make_base", lambda *_: "base")
     study = Study(read_sequence(str(tiny)), ["base"], num_seeds=3)
     poor = {1}
     courses = list(run_study(study, tmp_path / "out", StopSignals()))
