@@ -69,7 +69,7 @@ def find_own_module(env_id: str) -> str | None:
 
 
 def find_creator(env_id: str) -> object:
-    """Returns the class or function that makes an environment. Raises: SettingsError, as above."""
+    """Returns the class or function that makes an environment. Raises: as `find_spec`."""
     from gymnasium.envs.registration import load_env_creator
 
     creator: object = find_spec(env_id).entry_point

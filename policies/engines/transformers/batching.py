@@ -209,9 +209,10 @@ class Batch:
         begun: list[Prompt] = []
         wave = self._num_waves
         if (_BEGINNING, adapter, wave) not in self._prompts:
+            if any(p != _BEGINNING and number == wave for p, _, number in self._prompts):
+                return begun
             common = _find_beginning([job.prompt_ids[:-1] for job in jobs])
-            has_groups = any(p != _BEGINNING and number == wave for p, _, number in self._prompts)
-            if has_groups or not len(common):
+            if not len(common):
                 return begun
             begun = [self._open_prompt(_BEGINNING, adapter, common)[0]]
         prompt, _ = self._open_prompt(_BEGINNING, adapter, NO_IDS)
