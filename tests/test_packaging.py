@@ -94,6 +94,11 @@ def test_importing_the_package_imports_nothing_heavy_and_shows_public_names(tmp_
     assert run_checkout(code, tmp_path) == "AlgorithmConfig TextEnv agentpeft.envs"
 
 
+def test_the_package_is_found_in_the_folder_that_holds_the_checkout(tmp_path):
+    (tmp_path / "agentpeft").mkdir()  # as `git clone` calls it
+    run(sys.executable, "-c", "from agentpeft import AlgorithmConfig, envs", cwd=tmp_path)
+
+
 def test_the_version_of_a_checkout_is_that_of_the_wheel(dist, tmp_path):
     version = run_checkout("import agentpeft; print(agentpeft.__version__)", tmp_path)
     assert [path.name.split("-")[1] for path in dist.glob("*.whl")] == [version]

@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -189,11 +189,11 @@ def _write_completion(
     """Returns a turn as a chat completion, in OpenAI's format."""
     text = chat.strip_thoughts(said)
     is_cut = sampled.stop_reason is not StopReason.STOP_TOKEN
-    calls = list(chat.calls.read(text)) if isinstance(chat, ToolChat) and not is_cut else []
-    if not all(isinstance(c.name, str) and isinstance(c.arguments, dict) for c in calls):
-        calls = []
+    calls: Sequence[ToolCall] = ()
+    if isinstance(chat, ToolChat) and not is_cut:
+        text, calls = chat.split_turn(text)
     name, num_tokens = f"chatcmpl-{secrets.token_hex(8)}", len(sampled.token_ids)
-    message: Json = {"role": "assistant", "content": None if calls else text}
+    message: Json = {"role": "assistant", "content": text or (None if calls else "")}
     if calls:
         schemas = {f["name"]: f.get("parameters") for f in (t["function"] for t in request.tools)}
         message["tool_calls"] = []

@@ -79,13 +79,16 @@ def merge(
 def making_with_parents(path: Path) -> Iterator[Path]:
     """Makes `path` as `making` does, and the folders above it, which a failure removes.
 
-    Raises: OSError.
+    Raises: OSError, and what the block raises; a CheckpointError names `path` itself.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with making(path) as new:
-            yield new
+            try:
+                yield new
+            except CheckpointError as error:
+                raise CheckpointError(str(error).replace(f"{new.parent.name}/", "")) from None
     finally:
         for folder in () if path.exists() else missing:
             with suppress(OSError):  # another process has put something there

@@ -1,4 +1,4 @@
-"""The JSONL files of a run, which only grow: metrics, and the episodes in `sessions/NAME.jsonl`.
+"""The JSONL files of a run, which only grow: its metrics, and its episodes in `sessions`.
 
 A checkpoint has their sizes. A run that goes back to it cuts them to what they were, so what is
 there must begin as it did then.
@@ -19,6 +19,7 @@ from agentpeft.policies.messages import EpisodeRecord, TokenRecord
 logger = logging.getLogger(__name__)
 SESSIONS = "sessions"
 """A run's folder of episodes."""
+RUN_LOGS = ("metrics.jsonl", *(f"{SESSIONS}/{name}.jsonl" for name in ("train", "eval", "tokens")))
 
 
 def append_episodes(
@@ -41,12 +42,11 @@ def append_episodes(
 
 
 def measure_logs(run_dir: Path) -> dict[str, int]:
-    """Returns the size in bytes of every JSONL file that a run writes, by its relative name.
+    """Returns the size in bytes of every JSONL file that a run has written, by its relative name.
 
     What others have put into its folder, as an evaluation or an export, is not the run's.
     """
-    paths = sorted((*run_dir.glob("*.jsonl"), *run_dir.glob(f"{SESSIONS}/*.jsonl")))
-    return {str(path.relative_to(run_dir)): path.stat().st_size for path in paths}
+    return {name: (run_dir / name).stat().st_size for name in RUN_LOGS if (run_dir / name).exists()}
 
 
 def seal_logs(run_dir: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from agentpeft.policies.checkpointing.run_checkpoints import (
     RunCheckpoints,
     RunHistory,
 )
-from agentpeft.policies.checkpointing.run_logs import SESSIONS, measure_logs
+from agentpeft.policies.checkpointing.run_logs import RUN_LOGS, measure_logs
 from agentpeft.policies.delivery.adapter_files import rename_base
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.workers.learner_group import ADAPTER, STATE, LearnerActor
@@ -172,7 +172,7 @@ def set_aside_newer(folder: Path, iteration: int) -> None:
 def check_logs(run_dir: Path, state: Mapping[str, Any]) -> None:
     """Raises: CheckpointError where a JSONL file no longer begins as it did at a checkpoint."""
     for name, size in state["logs"].items():
-        if Path(name).parent not in (Path(), Path(SESSIONS)):
+        if name not in RUN_LOGS:
             continue  # an export, say, which older checkpoints list
         path, expected = run_dir / name, state["log_sha256"].get(name)
         present = path.stat().st_size if path.is_file() else 0

@@ -53,6 +53,11 @@ class JsonCalls:
     opening: str
     closing: str
 
+    @property
+    def mark(self) -> str:
+        """What precedes a call; empty where calls are objects alone."""
+        return self.opening.strip()
+
     def write(self, call: ToolCall) -> str:
         """Returns a call's text."""
         values = {"name": call.name, self.arguments: call.arguments}
@@ -64,7 +69,7 @@ class JsonCalls:
         Whatever else stands in the text is skipped; a malformed call has no name. Closing
         marks may be missing, and strings may have line breaks, as models write them.
         """
-        mark = self.opening.strip()
+        mark = self.mark
         place = text.find(mark or "{")
         if not mark:
             braces = (match.start() for match in islice(re.finditer(r"\{", text), 100))
@@ -116,6 +121,8 @@ class XmlCalls:
 
     Space between marks may differ; what ends a call may be missing.
     """
+
+    mark = _XML_CALL
 
     def __init__(self, write: Callable[[ToolCall], str]) -> None:
         """`write` returns what the template writes."""
@@ -177,6 +184,14 @@ class ToolChat(ChatFormat):
     def find_actions(self, said: str) -> list[FoundAction]:
         """Returns the action of each call in turn; of a turn without a call an invalid one."""
         return find_actions(self._tools, self.calls.read(self.strip_thoughts(said)))
+
+    def split_turn(self, text: str) -> tuple[str, list[ToolCall]]:
+        """Returns what a turn says before its calls, and the calls: none if one is malformed."""
+        calls = list(self.calls.read(text))
+        if not all(isinstance(c.name, str) and isinstance(c.arguments, dict) for c in calls):
+            calls = []
+        said = text.partition(self.calls.mark or "{")[0].strip() if calls else text
+        return said, calls
 
     def encode_action(self, action: str) -> Ids:
         """Returns the tokens of a turn whose call has this action; of no action, of its text."""

@@ -179,7 +179,7 @@ def test_tools_of_the_program_are_called_in_the_template_s_format():
     said = {"a": 2, "b": "3", "c": "[4, {}]", "d": [5], "e": "NaN"}
     said |= {"f": 6, "g": "six", "h": [7, 1.5], "i": {"j": 8}, "k": 9, "l": None}
     call = json.dumps({"name": "add", "arguments": said})
-    texts = [f"<tool_call>\n{call}\n</tool_call>", "Five."]
+    texts = [f"I add.\n<tool_call>\n{call}\n</tool_call>", "Five."]
     properties = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "array"}}
     properties["d"] = {"type": "array", "items": {"type": "number"}}
     properties["e"] = {"type": "number"}
@@ -204,6 +204,7 @@ def test_tools_of_the_program_are_called_in_the_template_s_format():
             if not streams:
                 message = answer.choices[0].message
                 (call,) = message.tool_calls
+                assert message.content == "I add."
                 told.append((call.function.name, json.loads(call.function.arguments)))
                 result = {"role": "tool", "tool_call_id": call.id, "content": "5"}
                 messages += [message.model_dump(exclude_none=True), result]

@@ -12,8 +12,9 @@ from tiny_run import ANOTHER_MODEL, make_run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentpeft.launch.evaluate import main as evaluate
+from agentpeft.launch.evaluating import merging
 from agentpeft.launch.merge import main
-from agentpeft.launch.run.run_folder import find_adapter
+from agentpeft.launch.run.run_folder import find_adapter, shown
 from agentpeft.launch.train import main as train
 
 IDS = torch.arange(4, 40)[None]
@@ -127,6 +128,21 @@ def test_an_adapter_of_other_shapes_is_refused(run_dir, tmp_path, capsys):
     assert main([str(adapter), "--output", str(tmp_path / "a" / "merged")]) == 1
     assert "does not fit" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
+
+
+def test_a_merge_that_fails_names_the_folder_that_was_asked_for(
+    run_dir, tmp_path, capsys, monkeypatch
+):
+    def check(settings, adapter, merged, is_trusted):
+        return {"agrees": False, "merged": shown(merged)}
+
+    monkeypatch.setattr(merging, "check_merged", check)
+    monkeypatch.chdir(tmp_path)
+    assert main([str(run_dir), "--output", "merged"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is not the same policy" in line
+    assert "'merged': 'merged'" in line
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,16 @@ def test_logs_are_cut_back_to_what_they_were(tmp_path):
     sizes = measure_logs(tmp_path)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write("{}\n")
-    (tmp_path / "later.jsonl").write_text("{}\n")
-    others = tmp_path / "evaluation" / "sessions" / "oracle.jsonl"
-    others.parent.mkdir(parents=True)
-    others.write_text("{}\n")
+    names = ("evaluation/sessions/oracle.jsonl", "mine.jsonl", "sessions/mine.jsonl")
+    for name in (*names, "sessions/eval.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}\n")
     cut_logs(tmp_path, sizes)
-    assert others.read_text() == "{}\n"
+    assert [(tmp_path / name).read_text() for name in names] == ["{}\n"] * 3
     state = {"logs": {"exports/sft.jsonl": 500}, "log_sha256": {}}
     check_logs(tmp_path, state)  # of a checkpoint that listed what was not the run's
     assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
-    assert (tmp_path / "later.jsonl").read_text() == ""
+    assert (tmp_path / "sessions/eval.jsonl").read_text() == ""
 
 
 def test_a_file_that_lost_lines_is_damage(tmp_path):
