@@ -13,6 +13,14 @@ CREATE TABLE z (a VARCHAR(5) COLLATE utf8mb4_bin)
 CREATE TABLE z (a VARCHAR(5) CHARACTER SET latin1)
 CREATE TABLE z (a VARCHAR(5) BINARY)
 CREATE TABLE z (a INT) COLLATE = utf8mb4_bin
+-- Names that MySQL looks up in ways of its own
+SELECT age + 1 AS a, (SELECT COUNT(*) FROM team WHERE budget > a) FROM staff
+SELECT YEAR(hired) AS y, COUNT(*) FROM staff GROUP BY y, y % 2
+SELECT id, label FROM staff LEFT JOIN team ON team = label GROUP BY id, team
+DELETE FROM staff WHERE id IN (SELECT id FROM (SELECT id FROM staff WHERE age > 99) x)
+SELECT CURRENT_TIME
+SELECT CURRENT_USER, LOCALTIMESTAMP
+SELECT UTC_DATE()
 -- Windows
 SELECT SUM(age) OVER (w ORDER BY id) FROM staff WINDOW w AS (PARTITION BY team)
 SELECT SUM(age) OVER w FROM staff

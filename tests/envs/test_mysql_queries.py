@@ -156,6 +156,9 @@ def test_functions_of_dates(mysql, expression, value):
         ("SELECT 1 FROM DUAL", [(1,)]),
         ("SELECT shop.staff.id FROM shop.staff WHERE staff.id = 1", [(1,)]),
         ("SELECT COUNT(*) FROM staff HAVING COUNT(*) > 9", []),
+        ("SELECT COUNT(ALL age), SUM(ALL age) FROM staff", [(4, Decimal(131))]),
+        ("SELECT id / 3 IN (0.6667), id / 3 NOT IN (0.6667) FROM staff WHERE id = 2", [(1, 0)]),
+        ("SELECT team, SUM(age) AS s FROM staff GROUP BY team ORDER BY (s) DESC LIMIT 1", [("Sales", 55)]),
     ],
 )  # fmt: skip
 def test_queries(mysql, sql, rows):
@@ -169,6 +172,7 @@ def test_queries(mysql, sql, rows):
         ("SUM(age)", Decimal("131")),
         ("SUM(pay)", Decimal("21402.00")),
         ("AVG(pay)", Decimal("5350.500000")),
+        ("FLOOR(AVG(CASE WHEN id < 4 THEN id * id END) * 3)", 13),  # of 4.666666666
         ("ROUND(AVG(age), 1)", Decimal("32.8")),
         ("MAX(pay) - MIN(pay)", Decimal("1900.25")),
         ("SUM(age) / COUNT(*)", Decimal("26.2000")),
@@ -209,7 +213,7 @@ def test_thousands_of_conditions_are_no_recursion(mysql, operator):
             "SELECT team FROM staff WHERE id = 2 UNION SELECT label FROM team WHERE budget = 100",
             [("sales",)],
         ),
-        ("SELECT age AS rank FROM staff WHERE id = 1", [(30,)]),
+        ("SELECT age AS `rank` FROM staff WHERE id = 1", [(30,)]),
         ("SELECT CAST(hired AS CHAR) FROM staff WHERE id = 1", [("2020-01-15",)]),
         ("SELECT CAST(1e10 AS DECIMAL(5,2)), FLOOR(1e20), -0e0", [(Decimal("999.99"), 1e20, 0.0)]),
         (

@@ -67,6 +67,7 @@ class Mistake(Enum):
         "20000 bytes needed.  Use 'mysqld --thread_stack=#' to specify a bigger stack."
     )
     BAD_LITERAL = "1525 (HY000): Incorrect {} value: '{}'"
+    REFERENCE = "1247 (42S22): Reference '{}' not supported (reference to group function)"
     ARGUMENTS = "1582 (42000): Incorrect parameter count in the call to native function '{}'"
     FUNCTION_SPACE = (
         "1630 (42000): FUNCTION {}.{} does not exist. Check the 'Function Name Parsing and "

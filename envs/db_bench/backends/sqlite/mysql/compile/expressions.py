@@ -502,7 +502,9 @@ def _sum(name: str, distinct: str, value: Fragment) -> Fragment:
     if name == "SUM":
         return Fragment(total, kind)
     scale = min(kind.scale + types.DIVISION_SCALE, types.MAX_SCALE)
-    mean = f"({total} / CAST(count({distinct}{number.sql}) AS REAL))"
+    count = f"count({distinct}{number.sql})"
+    mean = f"my_mean({total}, {count})" if kind.is_exact and kind.scale <= 5 else ""
+    mean = mean or f"({total} / CAST({count} AS REAL))"
     return Fragment(mean, SqlType(Kind.DECIMAL, scale, is_exact=False))
 
 

@@ -115,6 +115,11 @@ def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
         query = compile_query(node.query, outer, is_derived=True)  # it may read a changed table
         if len(query.sql) > MAX_CHARS:  # a query of WITH stands wherever its name does
             raise Mistake.STACK()
+        if scope.target and f"main.{quote_name(scope.target)} AS" in query.sql:
+            body, tail = node.query  # MySQL may merge a plain one into the query around
+            is_plain = isinstance(body, nodes.Select) and not (body.group or body.is_distinct)
+            if is_plain and tail.limit is None and not query.is_single_row:
+                raise Mistake.NOT_SUPPORTED("a derived table of the changed table")
         names = [column.name.lower() for column in query.columns]
         for number, name in enumerate(names):
             if name in names[:number] and node.alias:
@@ -295,26 +300,29 @@ def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections,
     bare: NumberedColumns = []
     for item in node.items:
         if isinstance(item.value, nodes.Star):
-            projections += _expand_star(item.value.table, scope)
-        else:
-            projections.append((item.name, compile_expression(item.value, scope)))
+            for column, value in _expand_star(item.value.table, scope):
+                projections.append((column.name, value))
+                bare.append((len(projections), column))
+            continue
+        num_before = scope.num_aggregates
+        projections.append((item.name, compile_expression(item.value, scope)))
+        if scope.num_aggregates > num_before:
+            scope.aggregated.add(item.name.lower())
         bare += [(len(projections), column) for column in scope.bare]
         scope.bare.clear()
     return projections, bare
 
 
-def _expand_star(table: str, scope: Scope) -> Projections:
+def _expand_star(table: str, scope: Scope) -> list[tuple[BareColumn, Fragment]]:
     sources = [source for source in scope.sources if not table or source.alias == table]
     if not sources:
         raise Mistake.UNKNOWN_TABLE(table)
-    columns: Projections = []
+    columns = []
     for source in sources:
         for fragment, bare in source.columns.values():
             if fragment.type.is_opaque:
                 raise Mistake.NOT_SUPPORTED(f"the type of the column {bare.name}")
-            if fragment.sql not in scope.group_sql:
-                scope.bare.append(bare)
-            columns.append((bare.name, fragment))
+            columns.append((bare, fragment))
     return columns
 
 
@@ -406,27 +414,51 @@ def _check_full_group_by(
 ) -> None:
     """ONLY_FULL_GROUP_BY.
 
-    Raises: MySQLError (1055, 1140) for a bare column that neither the groups nor WHERE determine.
+    Raises: MySQLError (1055, 1140) for a bare column that neither groups nor equalities determine.
     """
     if not bare or not (node.group or scope.num_aggregates):
         return
-    known = scope.group_sql | _constant_columns(node.where, scope)
+    known = _determined(node, scope)
     scope.bare.clear()
     for number, column in bare:
         if column.sql in known:
             continue
+        if column.sql in _determined(node, scope, outer_joins=True):
+            raise Mistake.NOT_SUPPORTED(f"{column.title}, which an outer join determines")
         if node.group:
             raise Mistake.FULL_GROUP_BY(number, clause, column.title)
         raise Mistake.MIXED_GROUP(number, column.title)
 
 
-def _constant_columns(condition: "nodes.Expression | None", scope: Scope) -> set[str]:
-    """Returns the columns (as SQL) that a condition fixes by `column = constant`."""
-    if not isinstance(condition, nodes.Operator):
-        return set()
-    if condition.operator == "AND":
-        return set().union(*(_constant_columns(part, scope) for part in condition.operands))
-    columns = [value for value in condition.operands if isinstance(value, nodes.ColumnName)]
-    constants = [value for value in condition.operands if isinstance(value, nodes.Constant)]
-    is_fixed = condition.operator == "=" and len(columns) == len(constants) == 1
-    return {scope.find_column(columns[0]).sql} if is_fixed else set()
+def _determined(node: nodes.Select, scope: Scope, *, outer_joins: bool = False) -> set[str]:
+    """Returns the columns (as SQL) that the groups, or equalities of WHERE and of ON, determine."""
+    is_inner = not any(join.side == "RIGHT" for join in node.sources)
+    on = (j.condition for j in node.sources if outer_joins or (is_inner and j.side != "LEFT"))
+    conditions = [node.where, *on]
+    known, pairs = {*scope.group_sql, ""}, set()  # "": what is constant
+    while conditions:
+        part = conditions.pop()
+        if isinstance(part, nodes.Operator) and part.operator == "AND":
+            conditions += part.operands
+        elif isinstance(part, nodes.Operator) and part.operator == "=":
+            pairs |= _determining(part, scope)
+    size = 0
+    while len(known) > size:
+        size = len(known)
+        known |= {right for left, right in pairs if left in known}
+    return known
+
+
+def _determining(equality: nodes.Operator, scope: Scope) -> set[tuple[str, str]]:
+    """Returns pairs: the first of each determines the second. A constant is ""; texts fix texts."""
+    sides = []
+    for operand in equality.operands:
+        num_uses = scope.num_uses
+        value = compile_expression(operand, scope)
+        is_constant = scope.num_uses == num_uses
+        if not is_constant and not isinstance(operand, nodes.ColumnName):
+            return set()
+        sides.append(("" if is_constant else value.sql, value.type.kind is Kind.TEXT))
+    (left, left_is_text), (right, right_is_text) = sides
+    pairs = {(left, right)} if left_is_text or not right_is_text else set()
+    return pairs | ({(right, left)} if right_is_text or not left_is_text else set())

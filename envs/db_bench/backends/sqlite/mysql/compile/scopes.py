@@ -72,9 +72,9 @@ class Scope:
 
     * `target`: the table that an UPDATE or DELETE changes; its subqueries may not read it.
     * `is_derived`: the result is kept as a table, with names and rounded decimals.
-    * `aliases`: the select list's, by name. `select_list`: names that stand for other expressions
-      now (the select list in HAVING, columns set before in UPDATE). `refused`: names that MySQL
-      would look up in a way of its own here.
+    * `aliases`: the select list's, by name; `aggregated`: those of aggregates. `select_list`: names
+      that stand for other expressions now (the select list in HAVING, columns set before in
+      UPDATE). `refused`: names that MySQL would look up in a way of its own here.
     * `clause`: the one being compiled, as MySQL's errors name it.
     * `visible_from`: an ON clause sees only the sources since the last comma.
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
@@ -91,6 +91,7 @@ class Scope:
     is_derived: bool = False
     sources: list[Source] = field(default_factory=list)
     aliases: dict[str, nodes.Expression] = field(default_factory=dict)
+    aggregated: set[str] = field(default_factory=set)
     select_list: dict[str, Fragment] = field(default_factory=dict)
     refused: Container[str] = ()
     clause: str = "field list"
@@ -138,7 +139,16 @@ class Scope:
                 return column
         if node.table and not any(scope.sources for scope in self._outwards()):
             raise Mistake.UNKNOWN_TABLE_IN(node.table, self.clause)
+        for scope in self._outwards():
+            if not node.table and node.name.lower() in scope.aliases and scope._shows_aliases(self):
+                raise Mistake.NOT_SUPPORTED(f"the alias {node.name} here")
         raise Mistake.UNKNOWN_COLUMN(".".join(filter(None, reversed(node))), self.clause)
+
+    def _shows_aliases(self, inner: "Scope") -> bool:
+        """Returns whether MySQL looks up names of this block, or one in it, in the select list."""
+        if inner is self:
+            return self.clause == "group statement"
+        return self.clause not in ("where clause", "on clause")
 
     def has_column(self, name: str) -> bool:
         """Returns whether an unqualified name is a column of this block's sources."""
@@ -151,6 +161,8 @@ class Scope:
         if name in self.select_list and self.clause == "field list" and node.table:
             raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")  # which of its values?
         if not node.table and name in self.select_list:
+            if name in self.aggregated and self.clause == "order clause":
+                raise Mistake.REFERENCE(node.name)
             return self.select_list[name]
         matches = [
             source

@@ -517,6 +517,8 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED("IN with a query in a list")  # MySQL reads IN (SELECT …)
         else:
             operands = self._read_in_parentheses(self._expression)
+            if len(operands) == 1:
+                return Operator("<>" if negation else "=", (left, *operands))
         return Operator(negation + operator, (left, *operands))
 
     def _calculation(self, left: Expression, binding: int) -> Expression:
@@ -630,7 +632,7 @@ class _Parser:
             self._expect(")")
             return shift
         is_aggregate = upper in words.AGGREGATES
-        is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
+        is_distinct = is_aggregate and self._accept("DISTINCT", "ALL") == "DISTINCT"
         arguments: tuple[Expression, ...] = ()
         if upper == "COUNT" and not is_distinct and self._accept("*"):
             arguments = (nodes.Star(),)

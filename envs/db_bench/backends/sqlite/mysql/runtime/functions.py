@@ -147,6 +147,7 @@ _FUNCTIONS: dict[str, Function] = {
     "repeat": _repeat,
     "instr": _instr,
     "quotient": _quotient,
+    "mean": _quotient,
     "double": _double,
     "round": _round,
     "ceil": lambda value: _whole(math.ceil(value)),
