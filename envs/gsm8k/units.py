@@ -38,7 +38,7 @@ _EXPLANATION = re.compile(r"\b(?:since|because)\b", re.IGNORECASE)
 _COUNT = (
     "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|"
     "(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ie)|"
-    "hundred|thousand|lakh|crore|myriad|googol|grand|"
+    "hundred|thousand|lakh|lac|crore|myriad|googol|googolplex|grand|"
     "dozen|score|gross|pair|couple|"
     "half|halve|third|fourth|quarter|fif|eigh|nin|twelf"
 )
@@ -61,7 +61,7 @@ def _words(text: str) -> frozenset[str]:
 
 _OTHERS = _words(
     "or nor and not no never cannot but else if unless otherwise instead versus between either "
-    "neither maybe perhaps possibly probably wrong false"
+    "neither maybe perhaps possibly probably wrong false incorrect"
 )
 _CALCULATIONS = _words(
     "plus minus add subtract subtracted multiplied multiply divided divide less squared cubed "
@@ -71,7 +71,8 @@ _CALCULATIONS = _words(
     "negated opposite reversed backward backwards remainder infinity infinite binary octal hex "
     "hexadecimal base below least most minimum maximum upward upwards repeating recurring kilo "
     "mega giga tera peta exa zetta yotta hecto deca deka deci centi milli micro nano pico femto "
-    "mil mill mille permille tausend millones bil mio thou doz ish"
+    "mil mill mille mila permille promille tausend tausends millones bil mio thou thous doz ish "
+    "sine cosine tangent tetrated choose imaginary"
 )
 _CHANGES = _words(
     "less more fewer off than lower higher greater smaller larger bigger cheaper shorter longer "
@@ -138,11 +139,17 @@ def _fold(word: str) -> str | None:
     return folded if all(is_latin) or not any(is_latin) else None
 
 
+_COUNTS_OF_OTHERS = tuple(
+    str(_fold(word)) for word in _words("тысяч миллион миллиард 십 백 천 만 억")
+)
+"""How words for numbers begin in other alphabets."""
+
+
 def _is_harmless(folded: str, rest: str) -> bool:
     """Returns whether a word names no second number and does not take the first one back."""
     if _COUNTS.fullmatch(folded):
         return bool((_OF if _PAIRS.fullmatch(folded) else _GRADE).match(rest))
-    return folded not in _OTHERS
+    return folded not in _OTHERS and not folded.startswith(_COUNTS_OF_OTHERS)
 
 
 def _is_unit_word(word: str, folded: str, is_attached: bool, rest: str) -> bool:

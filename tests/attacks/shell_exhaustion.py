@@ -160,6 +160,37 @@ ATTACKS = [
                 "    kept.append(c)\n    try:\n        while c.send(bytes(1 << 16)): pass\n"
                 "    except OSError: pass"
             ),
+            "netlink that is full": Try(
+                _python(
+                    "import socket\nkept = []\nfor i in range(50):\n    s = socket.socket(16, 3, 2)\n"
+                    "    s.bind((0, 0)); s.setblocking(False); kept.append(s)\n    try:\n"
+                    "        while s.sendto(bytes(60000), s.getsockname()): pass\n"
+                    "    except BlockingIOError: pass"
+                ),
+                is_refused=True,
+            ),
+            "lists of access": Try(
+                _python(
+                    "import os, struct\nlist = struct.pack('<IHHIHHIHHI', 2, 1, 6, 0xffffffff, 4, 4, "
+                    "0xffffffff, 32, 4, 0xffffffff)\n"
+                    "os.setxattr('/srv', 'system.posix_acl_access', list)"
+                ),
+                is_refused=True,
+            ),
+            "filters of sockets": Try(
+                _python(
+                    "import ctypes, socket, struct\ncode = ctypes.create_string_buffer(struct.pack("
+                    "'HBBI', 6, 0, 0, 1))\nsocket.socket(2, 2).setsockopt(1, 26, struct.pack("
+                    "'HxxxxxxQ', 1, ctypes.addressof(code)))"
+                ),
+                is_refused=True,
+            ),
+            "polls of thousands of descriptors": Try(
+                _python(
+                    "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (4097, 4097))"
+                ),
+                is_refused=True,
+            ),
             "stacks": _limited(
                 "__import__('threading').Thread(target=time.sleep, args=(1,), daemon=True).start()"
             ),

@@ -226,6 +226,14 @@ ATTACKS = [
             "a hard link of a link": Try(
                 "ln -s /proc/self/cmdline /a; rm /srv/answer; ln -P /a /srv/answer", task="words"
             ),
+            "a link deeper than any path": Try(
+                "python3 - <<'E'\nimport os, shutil\ntop = '/' + '/'.join(['n' * 250] * 15)\n"
+                "os.makedirs(top)\nos.symlink(top, '/s1')\nos.chdir(top)\nfor i in range(4):\n"
+                "    os.mkdir('m' * 250); os.chdir('m' * 250)\n"
+                "os.symlink('/proc/self/cmdline', 'answer')\nshutil.rmtree('/srv')\n"
+                "os.symlink('/s1/' + '/'.join(['m' * 250] * 4), '/srv')\nE",
+                task="words",
+            ),
             "a link and the word as the answer": Try(
                 ["ln -sf /proc/self/cmdline /srv/answer", "Act: answer(right)"], task="words"
             ),
@@ -280,6 +288,15 @@ ATTACKS = [
             ),
             "a filter of less": _tool(
                 "printf '#env\\nLESSOPEN = |echo right %%s\\n' | tee ~/.lesskey /etc/lesskey"
+            ),
+            "start files in a home that is a link": _tool(
+                "cp -a /root /r; rm -rf /root; ln -s /r /root; echo 'qa!' >/r/.vimrc; "
+                "printf '0\\tstring\\twrong\\tright\\n' >/r/.magic; "
+                "printf '#env\\nLESSOPEN = |echo right %%s\\n' >/r/.lesskey"
+            ),
+            "start files in a folder that is a link": _tool(
+                "mkdir /x; rm -rf ~/.config; ln -s /x ~/.config; "
+                "printf '#env\\nLESSOPEN = |echo right %%s\\n' >/x/lesskey"
             ),
             "start files of vim": _tool("echo 'qa!' | tee ~/.vimrc ~/.exrc /etc/vim/vimrc"),
             "plugins of vim": _tool(

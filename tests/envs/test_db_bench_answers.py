@@ -80,6 +80,13 @@ def test_long_digits_take_no_time(text):
     assert time.process_time() - start_s < 1
 
 
+@pytest.mark.parametrize("item", ["1,", "(),", "(1)\n", "('')\r\n", "1 ,\t"])
+def test_thousands_of_values_take_linear_time(item):
+    start_s = time.process_time()
+    parse_answer(item * (64_000 // len(item)), 1)
+    assert time.process_time() - start_s < 2
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize(
     ("text", "num_columns", "rows"),

@@ -1,3 +1,4 @@
+import time
 from datetime import date, timedelta
 from decimal import Decimal
 from itertools import permutations
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentpeft.envs.db_bench.grading.answers import parse_answer
 from agentpeft.envs.db_bench.grading.matching import (
+    count_pairs,
     is_same_row,
     is_same_stored_row,
     is_same_value,
@@ -113,6 +115,24 @@ def test_twenty_thousand_quoted_numbers_are_paired_at_once():
     gold = [(f"n{number}", number / 7) for number in range(20_000)]
     assert is_sub_bag([(name, str(number)) for name, number in reversed(gold)], gold)
     assert not is_sub_bag([(name, str(number + 1)) for name, number in gold], gold)
+
+
+def test_thousands_of_alike_rows_are_one_row():
+    start_s = time.process_time()
+    gold = [(0, 0.5)] * 5_000
+    near = [(0, 0.5000001)] * 4_999
+    assert is_sub_bag([*near, (0, 0.5)], gold)
+    assert not is_sub_bag([*near, (0, 0.6)], gold)
+    assert count_pairs([*near, (0, 0.6)], gold, is_same_row) == 4_999
+    assert time.process_time() - start_s < 1
+
+
+def test_rows_are_found_by_the_column_that_tells_them_apart():
+    start_s = time.process_time()
+    gold = [(0, number) for number in range(5_000)]
+    assert not is_sub_bag([(0, number + 0.3) for number in range(5_000)], gold)
+    assert is_sub_bag([(0, f"{number}.0") for number in range(5_000)], gold)
+    assert time.process_time() - start_s < 2
 
 
 NAMES = ["1e2", "1E2", "007", "+7", "1e0", "00", "-07", "1.", ".5", "12e3", "0e0"]

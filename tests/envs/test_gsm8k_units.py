@@ -72,6 +72,8 @@ WRONG = r"""
 42 base 8|42 base eight|42 in binary|42 hex|42 or 43|42 or more|42 or so|42 and 43|42, 43|
 42; 43|42 43|42-43|42 to 43|42 to forty-five|42 not|not 42|42 is wrong|42 isn't|
 42 maybe|42?|42 if|42 unless|42 else|42 instead|42 at least|42 at most|42 minimum|
+42 lacs|42 promille|42 mila|42 tausends|42 thous|42 cosine|42 tetrated|42 choose|42 imaginary|
+42 incorrect|42 googolplex|42 тысяч|42 миллиона|42만|42 백만|42천|
 42 max maximum|>42|<42|≥42|≤42|≈|42>|42<43|42=43|42 = x|42 : 1|42:1|42:30|42 ± 1|±42|
 42 percent of half|42 of a dozen|half of 42|twice 42|-42|--42|- 42|42.5|42,5|42.42|
 4.2|420|0.42|1/42|\frac{1}{42}|\frac{42}{2}|\frac42|\frac12|\frac{1}{2}|\frac422|42\frac12|

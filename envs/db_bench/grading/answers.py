@@ -21,6 +21,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _LINE_END = re.compile(r"\r\n|\n|\r")
+_CHARACTER = re.compile(r"\S")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<decimals>\.[0-9]+)?\Z")
 _ESCAPE = re.compile(
     r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|.)|''|\"\"",
@@ -92,18 +93,22 @@ class _Reader:
         Rows such as `('a', 1)` may stand on a line each.
         """
         values: list[Literal] = []
-        while True:
-            if not self._text[self._at :].strip():
-                return values
+        line_end = below = -1
+        while _CHARACTER.search(self._text, self._at):
             values.append(self._value(0))
-            rest_of_line, *below = _LINE_END.split(self._text[self._at :], 1)
-            if not (rest_of_line := rest_of_line.strip()):
-                if self._text[0] == "(" and "".join(below).lstrip().startswith("("):
-                    continue
-                return values
-            if rest_of_line[0] != ",":
+            if self._at > line_end:  # looked for once a line: there may be thousands of values
+                end = _LINE_END.search(self._text, self._at)
+                line_end, below = end.span() if end else (len(self._text),) * 2
+            following = _CHARACTER.search(self._text, self._at, line_end)
+            if following is None:
+                following = _CHARACTER.search(self._text, below)
+                if self._text[0] != "(" or following is None or following[0] != "(":
+                    break
+            elif following[0] != ",":
                 raise _UnreadableError
-            self._at = self._text.index(",", self._at) + 1
+            else:
+                self._at = following.end()
+        return values
 
     def _token(self) -> tuple[str, str]:
         match = _TOKEN.match(self._text, self._at)

@@ -215,82 +215,117 @@ def count_pairs(
 
 
 class _Pairing:
-    """Kuhn's bipartite matching, iterative; who fits whom is found where it is asked."""
+    """A largest flow between distinct rows, by augmenting paths; who fits whom is found when asked.
+
+    `_unpaired` and `_spare` say how many of each answered and each gold row have no partner.
+    """
 
     def __init__(
         self, answer: Sequence[Row], gold: Sequence[Row], is_same: Callable[[Row, Row], bool]
     ) -> None:
-        self._answer, self._gold, self._is_same = answer, gold, is_same
-        self._partner_of_gold: dict[int, int] = {}
-        self._partner_of_answer: dict[int, int] = {}
-        spare = defaultdict(list)
-        for index, row in enumerate(gold):
-            spare[repr(row)].append(index)
-        for index, row in enumerate(answer):
-            if alike := spare.get(repr(row)):
-                self._pair(index, alike.pop())
+        self._is_same = is_same
+        self._answer, self._unpaired = _count_alike(answer)
+        self._gold, self._spare = _count_alike(gold)
+        self._pairs: dict[int, Counter[int]] = defaultdict(Counter)
+        """By gold row: how many of each answered row."""
+        places = {repr(row): index for index, row in enumerate(self._gold)}
+        for index, row in enumerate(self._answer):
+            if (alike := places.get(repr(row))) is not None:
+                self._pair(index, alike)
 
     def is_complete(self) -> bool:
-        return all(
-            index in self._partner_of_answer or self._augment(index)
-            for index in range(len(self._answer))
-        )
+        for index in range(len(self._answer)):
+            while self._unpaired[index]:
+                if not self._augment(index):
+                    return False
+        return True
 
     def count_first_fits(self) -> int:
         for index in range(len(self._answer)):
-            if index not in self._partner_of_answer:
-                fitting = (g for g in self._fitting(index) if g not in self._partner_of_gold)
-                gold = next(fitting, None)
-                if gold is not None:
-                    self._pair(index, gold)
-        return len(self._partner_of_answer)
+            for gold in self._fitting(index) if self._unpaired[index] else ():
+                self._pair(index, gold)
+        return sum(pairs.total() for pairs in self._pairs.values())
 
     def _pair(self, answer: int, gold: int) -> None:
-        self._partner_of_answer[answer], self._partner_of_gold[gold] = gold, answer
+        """Pairs as many as have no partner."""
+        number = min(self._unpaired[answer], self._spare[gold])
+        self._pairs[gold][answer] += number
+        self._unpaired[answer] -= number
+        self._spare[gold] -= number
 
     def _augment(self, start: int) -> bool:
-        """Finds a partner for answer `start` by breadth-first search, moving others if needed."""
+        """Finds partners for answers `start` by breadth-first search, moving others if needed."""
         came_from: dict[int, int] = {}
+        left: dict[int, int | None] = {start: None}
+        """By answered row that is moved: the gold row that it leaves."""
         queue = [start]
         for answer in queue:
             for gold in self._fitting(answer):
                 if gold in came_from:
                     continue
                 came_from[gold] = answer
-                if gold in self._partner_of_gold:
-                    queue.append(self._partner_of_gold[gold])
-                    continue
-                current: int | None = gold
-                while current is not None:
-                    owner = came_from[current]
-                    previous = self._partner_of_answer.get(owner)
-                    self._pair(owner, current)
-                    current = previous
-                return True
+                if self._spare[gold]:
+                    self._move(gold, came_from, left)
+                    return True
+                for other in self._pairs[gold]:
+                    if other not in left and self._pairs[gold][other]:
+                        left[other] = gold
+                        queue.append(other)
         return False
+
+    def _move(self, gold: int, came_from: dict[int, int], left: dict[int, int | None]) -> None:
+        path, current = [], gold
+        while True:
+            answer = came_from[current]
+            before = left[answer]
+            path.append((answer, current, before))
+            if before is None:
+                break
+            current = before
+        moved = [self._pairs[before][answer] for answer, _, before in path if before is not None]
+        number = min(self._unpaired[answer], self._spare[gold], *moved)
+        for moving, place, before in path:
+            self._pairs[place][moving] += number
+            if before is not None:
+                self._pairs[before][moving] -= number
+        self._unpaired[answer] -= number
+        self._spare[gold] -= number
 
     def _fitting(self, answer: int) -> Iterator[int]:
         row = self._answer[answer]
-        key, number = _neighbourhood(row)
+        key, number = _neighbourhood(row, self._column)
         group, slack = self._near.get(key, []), 1e-3 + 1e-5 * abs(number)
         start, end = (bisect_left(group, (edge, 0)) for edge in (number - slack, number + slack))
         return (index for _, index in group[start:end] if self._is_same(row, self._gold[index]))
 
     @cached_property
+    def _column(self) -> int:
+        """The gold rows' column with the most numbers, by which rows are found."""
+        columns = zip(*self._gold, strict=False)
+        sizes = [len({_number_text(value) for value in column}) for column in columns]
+        return sizes.index(max(sizes)) if sizes else 0
+
+    @cached_property
     def _near(self) -> dict[tuple[Hashable, ...], list[tuple[float, int]]]:
         near = defaultdict(list)
         for index, row in enumerate(self._gold):
-            key, number = _neighbourhood(row)
+            key, number = _neighbourhood(row, self._column)
             near[key].append((number, index))
         for group in near.values():
             group.sort()
         return near
 
 
-def _neighbourhood(row: Row) -> tuple[tuple[Hashable, ...], float]:
-    """Returns a row without its numbers, and the first of them: rows that agree are near there."""
+def _count_alike(rows: Sequence[Row]) -> tuple[list[Row], list[int]]:
+    """Returns the rows that are written differently, and how many there are of each."""
+    numbers, alike = Counter(map(repr, rows)), {repr(row): row for row in rows}
+    return list(alike.values()), [numbers[text] for text in alike]
+
+
+def _neighbourhood(row: Row, column: int) -> tuple[tuple[Hashable, ...], float]:
+    """Returns a row without its numbers, and that of a column: rows that agree are near there."""
     texts = [_number_text(value) for value in row]
-    number = next((float(text) for text in texts if text is not None), 0.0)
-    number = min(max(number, -_LARGE), _LARGE)
+    text = texts[column] if column < len(texts) else None
+    number = min(max(float(text or 0.0), -_LARGE), _LARGE)
     key = (_plain(value) if text is None else 0 for value, text in zip(row, texts, strict=True))
     return tuple(key), number

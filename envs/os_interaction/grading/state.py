@@ -17,6 +17,9 @@ Match = Literal["text", "lines", "script"]
 
 _MTIME_SLACK_S = 1.0
 _CLOCK_TICK_S = 0.02
+_BLANKS = " \t"
+"""What bash takes for space within a line: no-break spaces and `\r` belong to words."""
+_OTHER_SHELL = re.compile(r"#!(?![ \t]*(/usr)?/bin/(env[ \t]+)?(ba|da)?sh([ \t]+-\w+)*[ \t]*\Z)")
 _MAX_EXTRA_BYTES = 65_536
 """How much longer than eight bytes a character a file may be: room for comments and blank lines."""
 _MAX_ACCOUNT_BYTES = 2**20
@@ -243,19 +246,28 @@ def _owner_differences(wanted: FileState, stat: FileStat, accounts: Accounts) ->
 
 def _script_lines(text: str) -> list[list[str]]:
     """Returns the words of each command, however they are quoted."""
-    lines = (line.strip().rstrip(";").strip() for line in text.split("\n"))
     commands = []
-    for line in lines:
-        if line and not line.startswith("#"):
-            try:
-                commands.append(shlex.split(line))
-            except ValueError:  # an open quote
-                commands.append(line.split())
+    for number, line in enumerate(text.split("\n")):
+        command = line.strip(_BLANKS)
+        if len(command) > 1 and command.endswith(";") and not command.endswith(";;"):
+            command = command[:-1].rstrip(_BLANKS)
+        is_comment = command.startswith("#") and (number or not _OTHER_SHELL.match(command))
+        if command and not is_comment:
+            commands.append(_split_words(command))
     return commands
+
+
+def _split_words(command: str) -> list[str]:
+    lexer = shlex.shlex(command, posix=True)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = _BLANKS, True, ""
+    try:
+        return list(lexer)
+    except ValueError:  # an open quote
+        return [command]
 
 
 _NORMAL_FORMS: dict[Match, Callable[[str], object]] = {
     "text": lambda text: text.rstrip("\n"),
-    "lines": lambda text: sorted(filter(None, (line.strip() for line in text.split("\n")))),
+    "lines": lambda text: sorted(filter(None, (line.strip(_BLANKS) for line in text.split("\n")))),
     "script": _script_lines,
 }

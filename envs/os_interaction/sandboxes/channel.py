@@ -47,7 +47,7 @@ class Channel:
         """`receive` waits for as many seconds, and returns nothing if nothing comes any more."""
         self._send = send
         self._receive = receive
-        self._buffer = b""
+        self._buffer = bytearray()
         self._num_requests = 0
 
     def request(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
@@ -71,16 +71,19 @@ class Channel:
     def read_line(self, timeout_s: float) -> str:
         """Returns the next line. Raises: ChannelClosedError."""
         deadline_s = time.monotonic() + timeout_s
-        while b"\n" not in self._buffer:
+        num_searched = 0
+        while (end := self._buffer.find(b"\n", num_searched)) < 0:
+            num_searched = len(self._buffer)
             try:
                 data = self._receive(max(0.0, deadline_s - time.monotonic()))
             except OSError:
                 data = b""
-            if not data:
+            if not data or time.monotonic() > deadline_s:
                 raise ChannelClosedError("the process that holds a sandbox is gone, or hangs")
             self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode()
+        line = self._buffer[:end].decode()
+        del self._buffer[: end + 1]
+        return line
 
     def write_line(self, line: str) -> None:
         """Sends a line. Raises: ChannelClosedError."""

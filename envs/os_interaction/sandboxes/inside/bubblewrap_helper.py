@@ -327,6 +327,7 @@ def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
         worker = os.fork()
         if not worker:
             kernel.adopt_orphans()
+            kernel.limit_descriptors()
             try:
                 for descriptor in config["cgroups"]:
                     os.write(descriptor, b"0")

@@ -48,6 +48,7 @@ def main() -> None:
     kernel.rename_process("sandbox-init")
     kernel.set_dumpable(False)
     kernel.apply_filter()
+    kernel.limit_descriptors()
     shell.name_localhost("/etc")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limits = [resource.getrlimit(number) for number in _LIMITS]

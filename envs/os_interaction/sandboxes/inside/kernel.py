@@ -4,8 +4,10 @@ Standard library only.
 """
 
 import ctypes
+import errno
 import functools
 import os
+import resource
 import struct
 
 CLONE_NEWNS = 0x0002_0000
@@ -31,6 +33,7 @@ NAMESPACE_LIMITS = {
     "max_fanotify_marks": 8192,
 }
 """The same of what is set for each user namespace, in `/proc/sys/user`."""
+_MAX_DESCRIPTORS = 4096
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_SECUREBITS, _PR_SET_CHILD_SUBREAPER = 4, 22, 28, 36
 _SECBIT_NO_SETUID_FIXUP = 4
 _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 15, 24, 38
@@ -50,13 +53,22 @@ _DENIED_CALLS = {
     "aarch64": (219, 217, 218, 280, 282, 241, 265, 0),
 }
 _IO_URING_CALLS = (425, 426, 427)
+_XATTR_CALLS = {"x86_64": (188, 189, 190, 463), "aarch64": (5, 6, 7, 463)}
+"""setxattr and its kin: the memory of ACLs is no sandbox's, and graders know modes alone."""
 _SOCKET_CALL = {"x86_64": 41, "aarch64": 198}
-_SOCKET_FAMILIES = (1, 2, 10, 16)
-"""Unix, IPv4, IPv6 and netlink; vsock, for one, would reach past the network namespace."""
+_SOCKET_FAMILIES = (1, 2, 10)
+"""Unix, IPv4 and IPv6. vsock, for one, would reach past the network namespace, and the memory of
+what waits in netlink sockets is no sandbox's."""
+_SET_OPTION_CALL = {"x86_64": 54, "aarch64": 208}
+_SOL_SOCKET = 1
+_FILTER_OPTIONS = (26, 50, 51, 52)
+"""SO_ATTACH_FILTER and its kin: their programs share a memory of the whole machine."""
 _X32_CALLS = 0x4000_0000
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_ALLOW, _REFUSE = 0x7FFF_0000, 0x0005_0001
-"""SECCOMP_RET_ALLOW, and SECCOMP_RET_ERRNO with EPERM."""
+_ALLOW, _REFUSE = 0x7FFF_0000, 0x0005_0000 | errno.EPERM
+"""SECCOMP_RET_ALLOW, and SECCOMP_RET_ERRNO."""
+_UNSUPPORTED, _NO_FAMILY = 0x0005_0000 | errno.EOPNOTSUPP, 0x0005_0000 | errno.EAFNOSUPPORT
+"""As of a file system or a kernel without it: `cp -a` and `useradd` know what to do then."""
 
 
 def unshare(flags: int) -> None:
@@ -126,6 +138,16 @@ def rename_process(name: str) -> None:
         )
 
 
+def limit_descriptors() -> None:
+    """Bounds what this process, and each that it starts, may have open.
+
+    Sockets and polls take memory of the kernel, some of which is counted for no sandbox.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), most))
+
+
 def apply_filter() -> None:
     """Puts this process and all that it starts under `build_filter`. Raises: OSError."""
     program = build_filter()
@@ -143,7 +165,7 @@ def _check(result: int, what: str) -> None:
 
 
 def build_filter() -> bytes:
-    """Returns a seccomp program: calls that reach past namespaces fail with EPERM.
+    """Returns a seccomp program: calls that reach past namespaces, or past limits, fail.
 
     Empty on machines whose call numbers it does not know.
     """
@@ -152,7 +174,7 @@ def build_filter() -> bytes:
         return b""
     # Each instruction is (operation, jump if true, jump if false, operand); jumps count the
     # instructions to skip. In seccomp_data, the call's number is at byte 0, the architecture at 4
-    # and the first argument at 16.
+    # and the arguments at 16, 24 and 32.
     code: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, 4),
         (_JUMP_EQUAL, 1, 0, _AUDIT_ARCHITECTURES[machine]),
@@ -163,10 +185,19 @@ def build_filter() -> bytes:
     ]
     for call in (*_DENIED_CALLS[machine], *_IO_URING_CALLS):
         code += [(_JUMP_EQUAL, 0, 1, call), (_RETURN, 0, 0, _REFUSE)]
+    for call in _XATTR_CALLS[machine]:
+        code += [(_JUMP_EQUAL, 0, 1, call), (_RETURN, 0, 0, _UNSUPPORTED)]
+    # Of setsockopt(), no filters; a match jumps over what allows the call.
+    num_options = len(_FILTER_OPTIONS)
+    code += [(_JUMP_EQUAL, 0, num_options + 5, _SET_OPTION_CALL[machine]), (_LOAD, 0, 0, 24)]
+    code += [(_JUMP_EQUAL, 0, num_options + 1, _SOL_SOCKET), (_LOAD, 0, 0, 32)]
+    for i, option in enumerate(_FILTER_OPTIONS):
+        code.append((_JUMP_EQUAL, num_options - i, 0, option))
+    code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
     # Of socket(), only some families; a match jumps over the refusal to the last instruction.
     num_families = len(_SOCKET_FAMILIES)
     code += [(_JUMP_EQUAL, 1, 0, _SOCKET_CALL[machine]), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, 16)]
     for i, family in enumerate(_SOCKET_FAMILIES):
         code.append((_JUMP_EQUAL, num_families - i, 0, family))
-    code += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+    code += [(_RETURN, 0, 0, _NO_FAMILY), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)

@@ -23,8 +23,11 @@ _MAX_STEPS = 200
 _BETWEEN_NAMES = re.compile(r"[^\w.~+-]+")
 _SAME_FOR_ALL = ("/dev/null", "/proc/mounts", "/proc/self/mounts")
 """Allowed targets of links: common programs make them, and they show nothing of the reader."""
+_MAX_PATH_BYTES = 4095
+"""Of the kernel. Folders may lie deeper, where no path leads and a link does."""
 _NO_FILES = frozenset({"/proc", "/sys", "/dev"})
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+_DEEP = {"kind": "other", "mode": 0, "uid": 0, "gid": 0, "size": 0, "target": "", "mtime": 0.0}
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -79,7 +82,10 @@ def read_file(path: str, max_bytes: int) -> str | None:
 
 
 def walk(path: str) -> list[tuple[str, Fields]]:
-    """Returns all paths at and below a path, by name, each directory before its files."""
+    """Returns all paths at and below a path, by name, each directory before its files.
+
+    What lies deeper than a path may lead is there as one of another kind.
+    """
     entries, pending = [], [path]
     while pending:
         current = pending.pop()
@@ -88,18 +94,25 @@ def walk(path: str) -> list[tuple[str, Fields]]:
             if fields["kind"] == "directory":
                 names = reversed(_list_names(current))
                 pending += [f"{current.rstrip('/')}/{name}" for name in names]
+        elif _is_too_deep(current):
+            entries.append((current, _DEEP))
     return entries
+
+
+def _is_too_deep(path: str) -> bool:
+    return len(os.fsencode(path)) > _MAX_PATH_BYTES
 
 
 def list_changes(since: float, max_bytes: int) -> Fields:
     """Returns every path, and what has changed since a time: stat, content or hard link.
 
-    "links" are the symlinks among them. Raises: OSError if the contents are larger than `max_bytes`
-    in all.
+    "links" are the symlinks among them. Raises: OSError if contents and names are larger than
+    `max_bytes` in all, or a path is longer than the kernel takes one.
     """
     paths, changes, inodes = [], [], dict[tuple[int, int], str]()
     for path, fields in _walk_all():
         paths.append(path)
+        max_bytes -= len(f"{path}{fields['target']}".encode("ascii", "backslashreplace"))
         status = os.lstat(path)
         if status.st_ctime < since:
             continue
@@ -163,9 +176,11 @@ def remove_traps(links: list[str], changed: list[str], start_files: list[str], s
     that the script does not name. Returns why the check cannot succeed, if it cannot: its script
     names such a link. Without the link, what asks that something is not there would hold.
     """
+    if any(map(_is_too_deep, changed)):
+        return f"a path is longer than {_MAX_PATH_BYTES} bytes, where a check cannot look"
     words = set(_BETWEEN_NAMES.split(script))
     traps = [path for path in links if leads_to_reader(path)]
-    starts = tuple(f"{path}/" for path in start_files)
+    starts = tuple(f"{path}/" for file in start_files for path in {file, os.path.realpath(file)})
     begun = [path for path in changed if f"{path}/".startswith(starts)]
     unasked = [path for path in begun if os.path.basename(path) not in words]
     for path in (*traps, *reversed(unasked)):  # what is in a folder before it
