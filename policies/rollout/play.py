@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from agentpeft.envs import EnvFault, Outcome, TextEnv
 from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.policies.rollout.environments import Env, call_environment
@@ -41,13 +43,19 @@ class StepResult:
 
     @property
     def outcome(self) -> Outcome:
-        """How the last step ended its episode: as the environment says, else by the reward."""
-        outcome = self.info.get("outcome")
-        if isinstance(outcome, Outcome):
-            return outcome
-        if not self.terminated:
-            return Outcome.TURN_LIMIT
-        return Outcome.SUCCESS if self.reward > 0 else Outcome.FAILURE
+        """How the last step ended its episode.
+
+        As `info["outcome"]` says (an `Outcome`'s value), else success by the bool
+        `info["is_success"]`, else by whether the step terminated with a reward above 0.
+        """
+        outcome, is_success = self.info.get("outcome"), self.info.get("is_success")
+        if isinstance(outcome, str) and outcome in set(Outcome):
+            return Outcome(outcome)
+        if not isinstance(is_success, bool | np.bool_):
+            is_success = self.terminated and self.reward > 0
+        if is_success:
+            return Outcome.SUCCESS
+        return Outcome.FAILURE if self.terminated else Outcome.TURN_LIMIT
 
 
 class Agent(Protocol):

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 
 import gymnasium
+import numpy as np
 import pytest
 
 from agentpeft.envs import EnvFault, Outcome
@@ -53,6 +54,16 @@ def test_agent_and_environment_take_turns_until_it_is_over():
         (("no", 0.0, True, False, {}), Outcome.FAILURE),
         (("late", 1.0, False, True, {}), Outcome.TURN_LIMIT),
         (("no", 1.0, True, False, {"outcome": Outcome.INVALID_ACTION}), Outcome.INVALID_ACTION),
+        (("yes", 0.0, True, False, {"outcome": "success"}), Outcome.SUCCESS),
+        (("no", 0.5, True, False, {"outcome": "lost"}), Outcome.SUCCESS),
+        (("no", 0.5, True, False, {"outcome": ["failure"]}), Outcome.SUCCESS),
+        (("no", 0.5, True, False, {"is_success": False}), Outcome.FAILURE),
+        (("yes", -0.5, True, False, {"is_success": np.True_}), Outcome.SUCCESS),
+        (("no", 0.5, True, False, {"is_success": np.False_}), Outcome.FAILURE),
+        (("yes", 0.0, False, True, {"is_success": True}), Outcome.SUCCESS),
+        (("late", 0.5, False, True, {"is_success": False}), Outcome.TURN_LIMIT),
+        (("yes", 0.5, True, False, {"is_success": 0}), Outcome.SUCCESS),
+        (("no", 0.5, True, False, {"outcome": "failure", "is_success": True}), Outcome.FAILURE),
     ],
 )
 def test_the_outcome_is_the_environment_s_word_or_that_of_the_last_reward(last, outcome):
