@@ -1,6 +1,7 @@
 """The settings of what is played: environment, curriculum, warm start, evaluation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -162,13 +163,15 @@ class EvaluationSettings(Section):
                 "env_runners.temperature 0"
             )
         evaluated = [
-            (own.get("data"), own.get("split")) for own in drawn_kwargs(run.held_out_kwargs)
+            (_resolve(own.get("data")), own.get("split"))
+            for own in drawn_kwargs(run.held_out_kwargs)
         ]
         trained = [
             own["data"]
             for stage in run.stage_kwargs
             for own in drawn_kwargs(stage)
-            if own.get("data") is not None and (own["data"], own.get("split")) in evaluated
+            if own.get("data") is not None
+            and (_resolve(own["data"]), own.get("split")) in evaluated
         ]
         if self.num_tasks > 0 and trained:
             yield (
@@ -182,3 +185,13 @@ class EvaluationSettings(Section):
             )
         if self.interval > 0 and self.num_tasks == 0:
             yield f"evaluation.interval {self.interval} has no effect with evaluation.num_tasks = 0"
+
+
+def _resolve(data: object) -> object:
+    """Returns what a `data` setting names: the same for every spelling of the same files."""
+    from agentpeft.policies.settings.named_files import find_path  # which imports this module
+
+    if isinstance(data, Mapping):
+        tasks = data.get("tasks") or str(Path(str(data.get("index"))).parent / "entry_dict.json")
+        return {key: _resolve(name) for key, name in {**data, "tasks": tasks}.items()}
+    return (find_path(data) or data) if isinstance(data, str) else data

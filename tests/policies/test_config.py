@@ -390,6 +390,31 @@ def test_contradictions_are_refused_with_one_message(overrides, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("trained", "evaluated"),
+    [
+        ("'a.jsonl'", "'./a.jsonl'"),
+        ("'link.jsonl'", "'~/a.jsonl'"),
+        ("{index='index.json'}", "{tasks='./entry_dict.json', index='~/index.json'}"),
+        ("{tasks='entry_dict.json', index='./index.json'}", "{index='index.json'}"),
+    ],
+)
+def test_evaluation_on_the_training_file_is_refused_however_it_is_spelt(
+    trained, evaluated, tmp_path, monkeypatch
+):
+    for name in ("a.jsonl", "entry_dict.json", "index.json"):
+        (tmp_path / name).touch()
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    both = [f"environment.kwargs.data={trained}", f"evaluation.env_kwargs.data={evaluated}"]
+    with pytest.raises(SettingsError, match="would play the training file"):
+        settings(*both)
+    settings(*both, "evaluation.env_kwargs.split=test")
+    settings(both[0], "evaluation.env_kwargs.data={index='other.json'}")
+    settings(both[0], "evaluation.env_kwargs.data=hub")
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(SettingsError, match=r"missing\.toml"):
         Settings.from_toml(tmp_path / "missing.toml")
