@@ -5,7 +5,6 @@ from typing import Any
 
 import gymnasium
 
-from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.text_env import TextEnv
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, find_tools
@@ -28,17 +27,17 @@ class ToolEpisode:
         self.episode_return = 0.0
         self.outcome = Outcome.ONGOING
         self.is_over = False
-        self.fault: EnvFault | None = None
+        self.fault: Exception | None = None
 
     def call(self, call: ToolCall) -> str:
-        """Plays a call as one turn, and returns its answer. Raises: EnvFault."""
+        """Plays a call as one turn, and returns its answer. Raises: what the environment raises."""
         if self.is_over:
             return OVER
         problem = self.tools.find_problem(call)
         try:
             action = self.tools.to_action(call)
             observation, reward, terminated, truncated, info = self._env.step(action)
-        except EnvFault as fault:
+        except Exception as fault:
             self.fault, self.is_over, self.outcome = fault, True, Outcome.UNKNOWN
             raise
         self.episode_return += float(reward)
@@ -49,7 +48,7 @@ class ToolEpisode:
     def call_openai(self, tool_calls: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
         """Plays the `tool_calls` of an OpenAI message in turn, and returns the messages after it.
 
-        Each call is a turn of its own. Raises: EnvFault.
+        Each call is a turn of its own. Raises: what the environment raises.
         """
         return [
             {
@@ -63,7 +62,7 @@ class ToolEpisode:
     def return_if_stopped(self) -> float:
         """Returns the episode's return if the agent calls no more.
 
-        One that is not over then ends as by an invalid action. Raises: EnvFault of an earlier call.
+        One that is not over then ends as by an invalid action. Raises: what an earlier call raised.
         """
         if self.fault is not None:
             raise self.fault

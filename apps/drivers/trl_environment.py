@@ -106,7 +106,7 @@ class TrlEnvironment:
     def get_reward(self) -> float:
         """Returns the episode's return; one that stopped without a call ends as an invalid action.
 
-        Raises: EnvFault of an earlier call, since TRL would show it to the model and train on it.
+        Raises: what an earlier call raised, since TRL would show it to the model and train on it.
         """
         return 0.0 if self._episode is None else self._episode.return_if_stopped()
 

@@ -4,7 +4,7 @@ from inspect import isfunction
 from math import isfinite, nan
 from typing import TYPE_CHECKING, cast
 
-from agentpeft.envs.core.errors import EnvFault, SettingsError, import_user_module, shown
+from agentpeft.envs.core.errors import SettingsError, import_user_module, shown
 
 if TYPE_CHECKING:  # which imports this module where a reward is a function
     from agentpeft.envs.core.rewards import Episode, RewardFunction
@@ -30,7 +30,7 @@ def load_reward_function(setting: str, given: object) -> "RewardFunction":
 
 
 def call_reward_function(setting: str, function: "RewardFunction", episode: "Episode") -> float:
-    """Returns the reward. Raises: EnvFault unless it is a finite number; what it raises."""
+    """Returns the reward. Raises: ValueError unless it is a finite number; what it raises."""
     try:
         value: object = function(episode)
     except Exception as error:
@@ -41,7 +41,11 @@ def call_reward_function(setting: str, function: "RewardFunction", episode: "Epi
     except (TypeError, ValueError, OverflowError):
         reward = nan
     if not isfinite(reward):
-        named = f"{function.__module__}:{function.__qualname__}" if isfunction(function) else ""
-        called = f"{episode.place}: {setting} {named or shown(function)}"
-        raise EnvFault(f"{called} returned {shown(value)}, no finite number")
+        named = shown(function)
+        if isfunction(function):
+            code = function.__code__
+            named = f"{function.__module__}:{function.__qualname__}"
+            named += f" ({code.co_filename}, line {code.co_firstlineno})"
+        problem = f"returned {shown(value)}, no finite number"
+        raise ValueError(f"{episode.place}: {setting} {named} {problem}")
     return reward

@@ -148,7 +148,7 @@ class RewardConfig:
     def final_reward(self, episode: Episode) -> float:
         """Returns the reward for how the episode ended.
 
-        Raises: EnvFault unless `reward_fn` returns a finite number, and whatever it raises itself.
+        Raises: ValueError unless `reward_fn` returns a finite number, and whatever it raises.
         """
         if self.reward_fn is None:
             return self._by_outcome[episode.outcome]

@@ -257,7 +257,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
 
         Raises: ResetNeeded where no episode is running, TypeError if the action is no string,
         EnvFault (and then the episode is over, without an outcome; also where the task's own
-        solution or check fails), ClosedEnvironmentError.
+        solution or check fails), ValueError where a reward is no finite number,
+        ClosedEnvironmentError.
         """
         if self._outcome is not Outcome.ONGOING:
             raise ResetNeeded("no episode is going on; call reset() before step()")
@@ -282,7 +283,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         if is_over:
             reward += self.reward_config.final_reward(replace(self.episode, outcome=outcome))
         if not isfinite(reward):
-            raise EnvFault(f"{self.episode.place}: the reward is {reward}, no finite number")
+            raise ValueError(f"{self.episode.place}: the reward is {reward}, no finite number")
         self._outcome = outcome
         if is_over:
             self._end(outcome)

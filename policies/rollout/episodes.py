@@ -73,7 +73,8 @@ class EpisodeBuilder:
     def end(self, env: Env, outcome: Outcome | None) -> None:
         """Sets the outcome; None: there was no room for another turn.
 
-        The environment was not told of that, so its reward for it is added here. Raises: EnvFault.
+        The environment was not told of that, so its reward for it is added here. Raises: as
+        `reward_for`.
         """
         self.outcome = outcome or Outcome.CONTEXT_LIMIT
         if outcome is None:

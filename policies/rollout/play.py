@@ -4,9 +4,9 @@
 env runner, or a list of actions (`scripted_play`), as an oracle's. It imports neither torch nor a
 tokenizer.
 
-Environments raise `EnvFault` for infrastructure failures; a step that takes too long and a value
-that no environment may return count as one. Anything else that they raise is a bug of theirs:
-`call_environment` makes it an `EnvironmentBugError`.
+Environments raise `EnvFault` for infrastructure failures; a step that takes too long and what is no
+step's five values count as one. Anything else that they raise is a bug of theirs, and so is a
+reward that is no finite number: `call_environment` makes it an `EnvironmentBugError`.
 """
 
 import math
@@ -98,23 +98,22 @@ async def play_episode(
 
 
 def check_reward(reward: object) -> float:
-    """Returns a reward as a float. Raises: EnvFault unless it is a number up to `MAX_REWARD`."""
+    """Returns a reward as a float. Raises: ValueError unless it is a number up to `MAX_REWARD`."""
     try:
         value = float(reward)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not abs(value) <= MAX_REWARD:
-        raise EnvFault(f"a reward must be a number of at most ±{MAX_REWARD:g}, is {reward!r:.60}")
+        raise ValueError(f"a reward must be a number of at most ±{MAX_REWARD:g}, is {reward!r:.60}")
     return value
 
 
 def step(
     env: Env, action: str, read_reward: Callable[[object], float] = check_reward
 ) -> StepResult:
-    """Carries out an action. Raises: EnvFault on what no environment may return.
+    """Carries out an action. Raises: EnvFault on what is no step's five values; as `read_reward`.
 
-    So the episode is played again: one whose reward is no finite number says nothing about the
-    policy. Half a surrogate pair in an observation, as of a file's name, becomes `?`.
+    Half a surrogate pair in an observation, as of a file's name, becomes `?`.
     """
     returned = env.step(action)
     if not isinstance(returned, tuple) or len(returned) != 5:
@@ -131,8 +130,9 @@ def step(
 def reward_for(env: Env, outcome: Outcome) -> float:
     """Returns the final reward of an episode that the caller ended; 0 where it has no rewards.
 
-    Raises: EnvFault on a reward that is no finite number.
+    Raises: EnvFault, EnvironmentBugError.
     """
-    if not isinstance(env.unwrapped, TextEnv):
+    text_env = env.unwrapped
+    if not isinstance(text_env, TextEnv):
         return 0.0
-    return check_reward(env.unwrapped.final_reward(outcome))
+    return call_environment(lambda: check_reward(text_env.final_reward(outcome)))

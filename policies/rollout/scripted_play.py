@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from agentpeft.envs import EnvFault, SettingsError, Task, TextEnv
+from agentpeft.envs import SettingsError, Task, TextEnv
 from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.policies.rollout.environments import (
     CLOSE_S,
@@ -99,5 +99,5 @@ def read_any_reward(reward: object) -> float:
     """Returns a reward as a float, 0 for what is none: an oracle is imitated whatever it earns."""
     try:
         return check_reward(reward)
-    except EnvFault:
+    except ValueError:
         return 0.0

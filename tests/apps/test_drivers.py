@@ -29,11 +29,14 @@ LOGGED = (
 class FaultyEnv(gymnasium.Env):
     """A world that fails at every step."""
 
+    def __init__(self, error):
+        self.error = error
+
     def reset(self, *, seed=None, options=None):
         return "Go.", {}
 
     def step(self, action):
-        raise EnvFault("the database is gone")
+        raise self.error
 
 
 @pytest.fixture
@@ -113,13 +116,15 @@ def test_an_episode_without_a_call_is_an_invalid_action():
     assert env.get_reward() == pytest.approx(-0.1)
 
 
-def test_a_fault_of_the_world_is_no_reward():
-    gymnasium.register("Faulty-v0", FaultyEnv)
+@pytest.mark.parametrize("kind", [EnvFault, ValueError])
+def test_what_an_environment_raises_is_no_reward(kind):
+    error = kind("the database is gone")
+    gymnasium.register("Faulty-v0", FaultyEnv, kwargs={"error": error})
     env = TrlEnvironment("Faulty-v0")
     env.reset(position=0)
-    with pytest.raises(EnvFault):
+    with pytest.raises(kind):
         env.act(action="x")
-    with pytest.raises(EnvFault, match="database is gone"):
+    with pytest.raises(kind, match="database is gone"):
         env.get_reward()
     gymnasium.registry.pop("Faulty-v0")
 

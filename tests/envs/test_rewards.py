@@ -7,7 +7,6 @@ from toy_env import EchoEnv, EchoSource
 
 from agentpeft.envs import (
     REWARD_PRESETS,
-    EnvFault,
     Episode,
     Outcome,
     RewardConfig,
@@ -89,10 +88,10 @@ def test_a_turn_is_scored_with_how_the_episode_stands_after_it():
     assert seen == [(Outcome.ONGOING, "please", 1), (Outcome.SUCCESS, "word1", 2)]
 
 
-def test_a_turns_score_that_is_no_number_is_a_fault():
+def test_a_turns_score_that_is_no_number_is_a_bug():
     env = EchoEnv(reward={"turn_reward_fn": lambda _: "high"})
     env.reset(options={"task": "echo/1"})
-    with pytest.raises(EnvFault, match=r"turn 1: turn_reward_fn .* returned 'high', no finite"):
+    with pytest.raises(ValueError, match=r"turn 1: turn_reward_fn .* returned 'high', no finite"):
         env.step("please")
 
 

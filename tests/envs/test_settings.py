@@ -13,7 +13,6 @@ from toy_env import EchoEnv
 from agentpeft.envs import (
     ENV_IDS,
     DataError,
-    EnvFault,
     RewardConfig,
     SettingsError,
     Taskset,
@@ -188,7 +187,7 @@ def test_only_a_task_source_is_taken_for_one(label):
 @pytest.mark.parametrize(
     "label", sorted(set(VALUES) - {"0", "1", "5", "-1", "0.5", "1e300", "True"})
 )
-def test_a_reward_that_is_no_finite_number_is_a_fault_that_names_its_place(label):
+def test_a_reward_that_is_no_finite_number_is_a_bug_that_names_its_place(label):
     env = gymnasium.make(
         "AgentPEFT/Arithmetic-v0",
         max_turns=3,
@@ -196,7 +195,9 @@ def test_a_reward_that_is_no_finite_number_is_a_fault_that_names_its_place(label
     )
     env.reset(options={"task": "addition:1+2:plain"})
     env.step("4")
-    with pytest.raises(EnvFault) as caught:
+    with pytest.raises(
+        ValueError, match=r"test_settings:.*test_settings\.py, line \d+\)"
+    ) as caught:
         env.step("3")
     message = str(caught.value)
     place = "AgentPEFT/Arithmetic-v0, task 'addition:1+2:plain', turn 2: reward_fn"
@@ -222,5 +223,5 @@ def test_a_turn_s_reward_is_finite_too():
 
     env = NanEnv()
     env.reset(options={"task": "echo/1"})
-    with pytest.raises(EnvFault, match="NanEnv, task 'echo/1', turn 1: the reward is nan"):
+    with pytest.raises(ValueError, match="NanEnv, task 'echo/1', turn 1: the reward is nan"):
         env.step("x")

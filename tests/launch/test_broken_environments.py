@@ -116,6 +116,20 @@ def test_a_reward_function_of_another_kind_is_one_line(train, reward_fn):
     assert status == 2 and "reward_fn" in line
 
 
+@pytest.mark.parametrize("setting", ["reward_fn", "turn_reward_fn"])
+@pytest.mark.parametrize(("value", "shown"), [("None", "None"), ("float('nan')", "nan")])
+def test_a_reward_function_that_returns_no_number_is_one_line(
+    train, tmp_path, setting, value, shown
+):
+    source = f"# mine\ndef score(episode):\n    return {value}\n"
+    (tmp_path / "broken.py").write_text(source, encoding="utf-8")
+    status, lines = train(f"environment.kwargs={{reward = {{{setting} = 'broken:score'}}}}")
+    place = f"{setting} broken:score ({tmp_path}/broken.py, line 2)"
+    assert status == 1 and f"{place} returned {shown}, no finite number" in lines[-1]
+    assert not any("attempt" in line or "Traceback" in line for line in lines)
+    sys.modules.pop("broken", None)
+
+
 PLAYED = "warm_start.env_kwargs={where = 'nowhere'}"
 """The oracle's episodes, which the tiny model's tokenizer is made of, are whole."""
 

@@ -9,6 +9,7 @@ import ray
 from small_model import ONE_PROCESS
 from word_env import WordEnv
 
+from agentpeft.envs import EnvFault
 from agentpeft.launch.reporting.run_data import read_sessions
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 from agentpeft.policies.checkpointing.reading import latest_checkpoint
@@ -146,37 +147,40 @@ def test_a_checkpoint_of_another_adapter_is_refused(build):
         build("other", "lora.rank=4").restore_from_path(path)
 
 
-class Rewarding(WordEnv):
-    """Pays one broken reward for every action; where it is not for all, for one in three."""
+class Failing(WordEnv):
+    """Fails at all but the oracle's actions, or at those of one task in three.
 
-    def __init__(self, reward=1.0, is_always=True, **options):
+    Else it pays for an action's length.
+    """
+
+    def __init__(self, is_always=True, **options):
         super().__init__(**options)
-        self.reward, self.is_always = reward, is_always
+        self.is_always = is_always
 
     def step(self, action):
         observation, _, terminated, truncated, info = super().step(action)
-        is_broken = self.is_always or int(self.task.word) % 3 == 0
-        reward = self.reward if is_broken else float(len(action))
-        return observation, reward, terminated, truncated, info
+        is_oracle = action in self.oracle_actions(self.task)
+        if not is_oracle and (self.is_always or int(self.task.word) % 3 == 0):
+            raise EnvFault("the database is gone")
+        return observation, float(len(action)), terminated, truncated, info
 
 
-gymnasium.register("Tests/Rewarding-v0", Rewarding)
-REWARDING = ("environment.id=Tests/Rewarding-v0",)
+gymnasium.register("Tests/Failing-v0", Failing)
+FAILING = ("environment.id=Tests/Failing-v0",)
 
 
 def test_a_world_that_always_fails_ends_the_run_with_its_cause(build):
-    algorithm = build("run", *REWARDING, "environment.kwargs={reward=nan}")
+    algorithm = build("run", *FAILING)
     with pytest.raises(TrainingError, match="3 of 3 groups failed in their environment") as caught:
         algorithm.train()
     assert "at most 0.5 of them may" in str(caught.value)
-    assert "turn 1: a reward must be a number of at most" in str(caught.value)
+    assert "turn 1: the database is gone" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["reinforce", "grpo", "rloo", "ppo"])
-def test_rewards_that_are_no_numbers_leave_no_trace_in_what_is_learnt(build, name):
-    settings = [*REWARDING, f"training.algorithm={name}", "training.num_groups=6"]
-    bad = "environment.kwargs={reward=nan, is_always=false}"
-    metrics = build("run", *settings, bad).train()
+def test_episodes_that_fail_leave_no_trace_in_what_is_learnt(build, name):
+    settings = [*FAILING, f"training.algorithm={name}", "training.num_groups=6"]
+    metrics = build("run", *settings, "environment.kwargs.is_always=false").train()
     assert 0 < metrics["sample/num_dropped_groups"] < 6
     assert math.isfinite(metrics["train/baseline"]) and math.isfinite(metrics["train/avg_reward"])
     assert math.isfinite(metrics["train/policy_loss"]) and metrics["train/grad_norm"] > 0

@@ -14,7 +14,7 @@ from agentpeft.envs.core.rewards import RewardConfig
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.engines.scripted import ScriptedEngine
-from agentpeft.policies.errors import EngineError
+from agentpeft.policies.errors import EngineError, EnvironmentBugError
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
@@ -215,14 +215,23 @@ class BrokenEnv(word_env.PlainEnv):
 gymnasium.register("Tests/Broken-v0", BrokenEnv)
 
 
+BROKEN = "environment Tests/Broken-v0, task 'Tests/Broken-v0#3', episode train-000000003-0000"
+
+
+@pytest.mark.parametrize(
+    ("reward", "shown"),
+    [("nan", "nan"), ("-inf", "-inf"), ("1e38", "1e.38"), ('"much"', "'much'"), ("[]", r"\[\]")],
+)
+def test_a_reward_that_is_no_number_ends_the_run_with_its_place(build, reward, shown):
+    broken = ["environment.id=Tests/Broken-v0", f"environment.kwargs.reward={reward}"]
+    message = f"{BROKEN}: turn 1: .* a reward must be a number of at most ±1e.06, is {shown}"
+    with pytest.raises(EnvironmentBugError, match=message):
+        play(build(lambda session, turn: "yes", *broken), (3, 1))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("reward=nan", "a reward must be a number of at most ±1e+06, is nan"),
-        ("reward=-inf", "is -inf"),
-        ("reward=1e38", "is 1e+38"),
-        ('reward="much"', "is 'much'"),
-        ("reward=[]", "is []"),
         ("observation=3", "the observation must be text, is 3"),
         ("info=7", "the info must be a dict, is 7"),
         ("length=4", "step() must return five values, returned ('', 1.0, True, False)"),
@@ -233,8 +242,7 @@ def test_what_no_step_may_return_is_a_fault_that_names_its_place(build, change, 
     runner = build(lambda session, turn: "yes", *broken)
     groups, report = play(runner, (3, 1))
     assert (groups, report.counts.num_faults, report.dropped_group_ids) == ([], 4, (3,))
-    place = "environment Tests/Broken-v0, task 'Tests/Broken-v0#3', episode train-000000003-0000"
-    assert report.last_fault.startswith(f"{place}: turn 1: ")
+    assert report.last_fault.startswith(f"{BROKEN}: turn 1: ")
     assert message in report.last_fault
 
 
@@ -268,6 +276,14 @@ def test_a_full_context_in_a_mixture_has_the_reward_of_its_source():
     env = gymnasium.make("AgentPEFT/Mixture-v0", sources=[source])
     env.reset(seed=0)
     assert reward_for(env, Outcome.CONTEXT_LIMIT) == -3.0
+
+
+@pytest.mark.parametrize("reward_fn", [lambda _: None, lambda episode: episode.score])
+def test_a_broken_reward_function_is_a_bug_where_the_context_is_full_too(reward_fn):
+    env = gymnasium.make("AgentPEFT/Arithmetic-v0", reward={"reward_fn": reward_fn})
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentBugError, match="reward_fn"):
+        reward_for(env, Outcome.CONTEXT_LIMIT)
 
 
 def test_a_turn_cut_by_the_context_is_learnt_from_but_not_acted_on(build):

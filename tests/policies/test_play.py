@@ -15,6 +15,7 @@ from agentpeft.policies.rollout.play import StepResult, play_episode
 from agentpeft.policies.rollout.scripted_play import (
     ScriptedAgent,
     play_actions,
+    read_any_reward,
     run_without_waiting,
 )
 
@@ -97,9 +98,6 @@ def test_steps_are_carried_out_by_whoever_is_asked():
     [
         ("text", 0.0, True, False),
         (b"bytes", 0.0, True, False, {}),
-        ("text", float("nan"), True, False, {}),
-        ("text", 1e7, True, False, {}),
-        ("text", "much", True, False, {}),
         ("text", 0.0, True, False, None),
         EnvFault("the database is gone"),
     ],
@@ -107,6 +105,14 @@ def test_steps_are_carried_out_by_whoever_is_asked():
 def test_what_no_environment_may_return_is_a_fault(answer):
     with pytest.raises(EnvFault):
         play_actions(Answers(GOING, answer), ["a", "b"])
+
+
+@pytest.mark.parametrize("reward", [float("nan"), 1e7, "much", None])
+def test_a_reward_that_is_no_number_is_a_bug_of_the_environment(reward):
+    with pytest.raises(EnvironmentBugError, match="a reward must be a number of at most"):
+        play_actions(Answers(GOING, ("text", reward, True, False, {})), ["a", "b"])
+    scripted = play_actions(Answers(("text", reward, True, False, {})), ["a"], read_any_reward)
+    assert scripted[0].reward == 0.0
 
 
 def test_what_no_environment_may_raise_names_the_place():
