@@ -104,10 +104,22 @@ def read_records(path: str | Path) -> Iterator[Record]:
     return _read_lines(path, text) if path.suffix == ".jsonl" else _read_json(path, text)
 
 
+def unique_fields(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Returns a JSON object's fields. Raises: DataError if a key is repeated (JSON keeps one)."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in fields if keys.count(key) > 1)
+        raise DataError(f"an object has the key {repeated!r:.60} twice")
+    return fields
+
+
 def _parse(path: Path, line: int, text: str) -> Json:
     """Returns the value of a JSON text that begins in a line of a file. Raises: DataError."""
     try:
-        value: Json = json.loads(text)
+        value: Json = json.loads(text, object_pairs_hook=unique_fields)
+    except DataError as error:
+        raise DataError(f"{path}:{line}: {error}") from None
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}"
         raise DataError(f"{place}: not JSON ({error.msg})") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agentpeft.envs.core.errors import DataError, SettingsError, check_choice, check_path, shown
+from agentpeft.envs.tasks.records import unique_fields
 from agentpeft.envs.tasks.task import TaskT
 from agentpeft.envs.tasks.taskset import Taskset
 
@@ -58,7 +59,10 @@ def load_data(data: TaskData, load: Callable[[str | Path], Taskset[TaskT]]) -> T
 def _read_index(path: Path) -> set[str]:
     """Returns all ids of an index. Raises: DataError."""
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        index = json.loads(text, object_pairs_hook=unique_fields)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
