@@ -21,6 +21,7 @@ from agentpeft.envs.tasks.records import Json, Record
 from agentpeft.envs.tasks.taskset import Taskset
 
 _FIRST_WORD = re.compile(r"(?:[\s(]|/\*.*?\*/|(?:--|#)[^\n]*\n)*+([a-zA-Z]+)", re.DOTALL)
+_CHANGE = re.compile(r"\s*(?:INSERT\s+INTO|UPDATE\s.+?\sSET|DELETE\s+FROM)\s", re.I | re.DOTALL)
 _NESTED_FIELDS = ("answer_info", "table_info", "skill_list")
 
 
@@ -143,6 +144,9 @@ def _parse_agentbench(record: Record, stem: str) -> DBBenchTask:
     md5 = None if record.fields.get("answer_md5") is None else record.get("answer_md5", str)
     kind = str(record.get("type", list)[:1]).strip("[]'").lower()
     is_write = kind in ("insert", "update", "delete")
+    if not is_write and len(label) == 1 and _CHANGE.match(str(label[0])):
+        known = "INSERT, UPDATE or DELETE, as its label is a change"
+        raise record.error("type", f"must be {known}, got {record.fields['type']!r:.60}")
     gold_sql = str(label[0]).strip() if is_write and label else None
     skills = _detect_in(record, gold_sql) if gold_sql else ("select",)
     if is_write and (len(label) != 1 or kind not in skills):

@@ -214,6 +214,13 @@ def test_an_agentbench_change_has_its_md5_where_the_split_gives_one(fields, md5,
     assert task.skills == ("delete",)
 
 
+@pytest.mark.parametrize("label", ["Update", "insert into", "DELETE FROMAGE", "Updated to SET 5"])
+def test_an_agentbench_answer_may_begin_as_a_change_does(label, tmp_path):
+    path = write(tmp_path / "dev.jsonl", {**AGENTBENCH, "label": [label]})
+    (task,) = load_tasks(path)
+    assert task.label == ((label,),)
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -223,6 +230,9 @@ def test_an_agentbench_change_has_its_md5_where_the_split_gives_one(fields, md5,
             "dev.jsonl:2: field 'label' must be one UPDATE statement",
         ),
         ({"label": "1"}, "dev.jsonl:2: field 'label' must be list"),
+        ({"type": ["UPDTE"], "label": ["UPDATE t SET a = 1"]}, "'type' must be INSERT, UPDATE or"),
+        ({"label": ["\ninsert into `t` VALUES (1)"]}, r"label is a change, got \['other'\]"),
+        ({"type": [], "label": ["DELETE FROM t"]}, r"dev.jsonl:2: field 'type' .*, got \[\]"),
         ({"table": {"table_name": "t"}}, "dev.jsonl:2: field 'table': field 'table_info' is"),
     ],
 )
