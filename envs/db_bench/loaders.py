@@ -115,6 +115,9 @@ def _parse_lab(record: Record) -> DBBenchTask:
     if not first_word:
         raise answer.error("sql", f"must be a statement, got {sql!r:.60}")
     is_write = first_word[1].upper() not in ("SELECT", "WITH")
+    if is_write and answer.fields.get("direct") is not None and answer.fields.get("md5") is None:
+        got = f"{first_word[1]!r:.60} (a change has an md5 and no direct)"
+        raise answer.error("sql", f"must begin with SELECT or WITH, got {got}")
     wanted, other = ("md5", "direct") if is_write else ("direct", "md5")
     for name, is_null in ((wanted, False), (other, True)):
         if (answer.fields.get(name) is None) != is_null:

@@ -84,10 +84,15 @@ def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
     results = play_actions(env, env.oracle_actions(task), read_any_reward)
     if env.outcome is Outcome.SUCCESS:
         return None
-    if isinstance(env, OSInteractionEnv) and env.mistake:
-        return f"the gold solution ends in {env.outcome.value}: {env.mistake}"
+    has_none = isinstance(task, OSTask) and task.gold is None
+    problem = "has no gold solution; it" if has_none else "the gold solution"
+    problem += f" ends in {env.outcome.value}"
     observation = next((r.observation for r in reversed(results) if r.observation), "")
-    return f"the gold solution ends in {env.outcome.value}, after {observation!r:.300}"
+    if isinstance(env, OSInteractionEnv) and env.outcome is Outcome.FAILURE:
+        problem += f": {env.mistake}"
+        if not observation:
+            return problem
+    return f"{problem}, after {observation[:200]!r}"
 
 
 def _check_label(env: TextEnv[Task], task: Task) -> str | None:

@@ -16,6 +16,7 @@ import pytest
 from agentpeft.envs import DataError, SettingsError
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
+from agentpeft.launch.data.gold_validation import validate_gold
 from agentpeft.launch.prepare_data import main
 
 ROOT = Path(__file__).parents[2]
@@ -186,17 +187,26 @@ def test_os_tasks_are_generated_filtered_converted_and_validated(any_sandbox, tm
 
 
 def test_an_os_task_whose_gold_fails_is_named_with_the_reason(any_sandbox, tmp_path, capsys):
-    evaluation = {
-        "evaluation_command_item": {"command_name": "bash", "script": "test -f /srv/x"},
-        "ground_truth_command_item": {"command_name": "bash", "script": "true"},
+    check = {"command_name": "bash", "script": "test -f /srv/x"}
+    gold, failure = "the gold solution ends in", "failure: a check fails (exit status 1: '')"
+    problems = {
+        "true": f"{gold} {failure}",
+        "echo full; false": f"{gold} {failure}, after 'full\\n[exit status 1]'",
+        "echo late; sleep 9": f"{gold} {failure}, after 'late\\n[killed after 1 s]'",
+        None: f"has no gold solution; it ends in {failure}",
     }
-    entry = {"instruction": "?", "evaluation_info": evaluation, "skill_list": []}
+    entries = []
+    for script in problems:
+        evaluation = {"evaluation_command_item": check}
+        if script is not None:
+            evaluation["ground_truth_command_item"] = {"command_name": "bash", "script": script}
+        entries.append({"instruction": "?", "evaluation_info": evaluation, "skill_list": []})
     path = tmp_path / "os.json"
-    path.write_text(json.dumps({"7": entry}))
-    assert main(["validate", str(path), "--env", OS]) == 1
-    line, summary = capsys.readouterr().out.splitlines()
-    assert line == "7: the gold solution ends in failure: a check fails (exit status 1: '')"
-    assert json.loads(summary) == {"tasks": 1, "succeeded": 0, "failed": ["7"]}
+    path.write_text(json.dumps(entries))
+    assert validate_gold(path, OS, {"command_timeout_s": 1}) == 1
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert lines == [f"{number}: {text}" for number, text in enumerate(problems.values())]
+    assert json.loads(summary) == {"tasks": 4, "succeeded": 0, "failed": ["0", "1", "2", "3"]}
 
 
 def test_gsm8k_files_validate_too(shared_data, capsys):
