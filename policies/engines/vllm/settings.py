@@ -74,7 +74,9 @@ class VllmSettings:
             "use_tqdm_on_load": False,
         }
         if self.gpu_share:
-            args["gpu_memory_utilization"] = 0.9 * self.gpu_share
+            # So much must be free at each start, though a cache of given size is not cut by it
+            has_size = self.kv_cache_bytes is not None
+            args["gpu_memory_utilization"] = 0.01 if has_size else 0.9 * self.gpu_share
             args["enable_sleep_mode"] = self.sleeps
             # Graphs of the batches that can be, with LoRA: vLLM would capture six times those
             args["compilation_config"] = {

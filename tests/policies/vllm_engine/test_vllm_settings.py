@@ -75,6 +75,14 @@ def test_a_rank_without_a_slot_is_refused(folder):
     assert "max_lora_rank" not in fused.engine_args(folder)
 
 
+def test_a_cache_of_given_size_needs_no_share_of_the_card_to_be_free_at_the_start():
+    on_gpu = VllmSettings("native", "bfloat16", CONTEXT, gpu_share=0.5)
+    assert on_gpu.engine_args("model")["gpu_memory_utilization"] == 0.01
+    of_share = replace(on_gpu, kv_cache_bytes=None).engine_args("model")
+    assert of_share["gpu_memory_utilization"] == 0.45
+    assert "gpu_memory_utilization" not in replace(on_gpu, gpu_share=0.0).engine_args("model")
+
+
 def test_graphs_are_captured_for_the_batches_that_the_slots_can_make():
     on_cpu = VllmSettings("native", "bfloat16", CONTEXT, 100)
     assert "compilation_config" not in on_cpu.engine_args("model")
