@@ -60,7 +60,7 @@ class VllmSettings:
             "max_model_len": self.max_context_tokens,
             "max_num_seqs": self.max_concurrent,
             # An `AsyncLLM` would take 2,048 at once where vLLM's other entrances take 16,384
-            "max_num_batched_tokens": max(_PREFILL_TOKENS, self.max_context_tokens),
+            "max_num_batched_tokens": max(_PREFILL_TOKENS, self.max_concurrent),
             "kv_cache_memory_bytes": self.kv_cache_bytes,
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",
@@ -86,6 +86,7 @@ class VllmSettings:
         else:
             # A prompt in parts would end vLLM: it rewinds seeds after each, on GPUs only
             args["enable_chunked_prefill"] = False
+            args["max_num_batched_tokens"] = max(_PREFILL_TOKENS, self.max_context_tokens)
         if self.serving == "native":
             slot = next((rank for rank in MAX_RANKS if rank >= self.max_rank), None)
             if slot is None:

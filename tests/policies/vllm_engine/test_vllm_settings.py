@@ -83,6 +83,14 @@ def test_a_cache_of_given_size_needs_no_share_of_the_card_to_be_free_at_the_star
     assert "gpu_memory_utilization" not in replace(on_gpu, gpu_share=0.0).engine_args("model")
 
 
+def test_only_a_cpu_takes_the_longest_conversation_in_one_step():
+    for num_slots, of_cpu, of_gpu in ((256, 131_072, 8192), (10_000, 131_072, 10_000)):
+        on_cpu = VllmSettings("native", "bfloat16", 131_072, num_slots)
+        assert on_cpu.engine_args("model")["max_num_batched_tokens"] == of_cpu
+        on_gpu = replace(on_cpu, gpu_share=1.0).engine_args("model")
+        assert on_gpu["max_num_batched_tokens"] == of_gpu
+
+
 def test_graphs_are_captured_for_the_batches_that_the_slots_can_make():
     on_cpu = VllmSettings("native", "bfloat16", CONTEXT, 100)
     assert "compilation_config" not in on_cpu.engine_args("model")
