@@ -99,7 +99,7 @@ def restore_learner(actor: LearnerActor, files: Mapping[str, bytes]) -> None:
     try:
         if not files[STATE].startswith(_ZIP):  # torch would take it for a pickle
             raise UnpicklingError("it is no file of torch")
-        state = torch.load(io.BytesIO(files[STATE]), weights_only=True)
+        state = torch.load(io.BytesIO(files[STATE]), map_location="cpu", weights_only=True)
     except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
         raise CheckpointError(f"the learner's state cannot be read: {error}") from None
     with TemporaryDirectory() as folder:

@@ -1,5 +1,8 @@
 """A critic in the learner: its values and gradients against a few lines of torch, and learning."""
 
+import io
+from zipfile import ZipFile
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +21,7 @@ from safetensors.numpy import load_file
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.loop.resuming import restore_learner
 from agentpeft.policies.messages import Trajectory
+from agentpeft.policies.workers.learner_group import STATE
 
 every_kind = pytest.mark.parametrize("kind", ["shared", "separate"])
 TERMS = {"algorithm": "ppo", "max_grad_norm": 1e9, "gamma": 0.9, "lambda_": 0.8}
@@ -190,6 +194,20 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit(kind):
     assert flat_weights(learner).tobytes() == flat_weights(resumed).tobytes()
     mine, others = (one.state_dict()["critic"] for one in (learner, resumed))
     assert mine and all(torch.equal(mine[name], others[name]) for name in mine)
+
+
+def test_a_checkpoint_of_a_gpu_is_resumed_without_one():
+    learner, resumed = (make_learner(algorithm="ppo", critic="shared") for _ in range(2))
+    learner.update(random_groups())
+    files = act(learner).to_files()
+    on_gpu = io.BytesIO()
+    with ZipFile(io.BytesIO(files[STATE])) as archive, ZipFile(on_gpu, "w") as other:
+        for name in archive.namelist():  # the pickle says once where all tensors lay
+            text = archive.read(name)
+            other.writestr(name, text.replace(b"X\3\0\0\0cpu", b"X\6\0\0\0cuda:0"))
+    restore_learner(act(resumed), {**files, STATE: on_gpu.getvalue()})
+    metrics = [one.update(random_groups(seed=1)) for one in (learner, resumed)]
+    assert metrics[0] == metrics[1]
 
 
 @pytest.mark.parametrize("other", [None, "separate"])
