@@ -78,7 +78,7 @@ class VllmSettings:
             has_size = self.kv_cache_bytes is not None
             args["gpu_memory_utilization"] = 0.01 if has_size else 0.9 * self.gpu_share
             args["enable_sleep_mode"] = self.sleeps
-            # Graphs of the batches that can be, with LoRA: vLLM would capture six times those
+            # Fewer graphs than vLLM would capture; its older model runner's with LoRA only
             args["compilation_config"] = {
                 "cudagraph_capture_sizes": _choose_graph_sizes(self.max_concurrent),
                 "cudagraph_specialize_lora": not self.needs_adapter,
@@ -99,14 +99,16 @@ class VllmSettings:
 
 
 def _choose_graph_sizes(max_concurrent: int) -> list[int]:
-    """Returns the batches that graphs are captured for: a smaller one takes the next one's.
+    """Returns the steps' sizes in tokens that graphs are captured for: others take the next one's.
 
     >>> _choose_graph_sizes(70)
-    [1, 2, 4, 8, 16, 24, 32, 48, 64, 80]
+    [1, 2, 4, 8, 16, 24, 32, 48, 64, 70, 128, 192, 256, 320, 384, 448, 512]
     """
-    largest = min(-(-max_concurrent // 16) * 16, 512)
+    # Of steps without prompts vLLM captures the whole, if no larger than the slots; of those with
+    # prompts, up to any size that is given, the pieces between attention
+    largest = min(max_concurrent, 512)
     sizes = {1, 2, 4, 8, 16, 24, *range(32, 129, 16), *range(160, 513, 32), largest}
-    return sorted(size for size in sizes if size <= largest)
+    return sorted(size for size in sizes if size <= largest or size % 64 == 0)
 
 
 def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
