@@ -118,7 +118,8 @@ def travels_in_bfloat16(settings: Settings, model: nn.Module) -> bool:
     Under autocast the learner, whose `model` it is, rounds A and B to it in every pass, as slots
     over a bfloat16 base do.
     """
-    device = choose_device(settings.env_runners.num_gpus_per_env_runner)
+    # Not `choose_device`: the learner may be where no GPU is
+    device = torch.device("cuda" if settings.env_runners.num_gpus_per_env_runner > 0 else "cpu")
     is_served = choose_dtype(settings.model, device) == torch.bfloat16
     is_computed = uses_autocast(settings, model, next(model.parameters()).device)
     return settings.lora.use_lora and is_served and is_computed

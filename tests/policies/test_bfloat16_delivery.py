@@ -56,6 +56,8 @@ def test_an_adapter_travels_in_bfloat16_where_learner_and_base_are():
     assert not travels(make_learner("auto"))  # small models on CPUs: off
     assert not travels(make_learner(model={"dtype": "float32"}))
     assert not travels(make_learner(lora={"rank": 0}))
+    on_gpu = {"num_gpus_per_env_runner": 0.5}  # of a runner: here there may be none
+    assert travels(make_learner(model={"dtype": "auto"}, env_runners=on_gpu))
 
 
 def test_the_learner_says_the_same_to_the_bit_with_the_weights_that_it_sends(learner):
