@@ -41,7 +41,7 @@ the machine, goes on where it was. Weights are random.
 All parts but the last three do without gymnasium, sqlglot, Ray and vLLM: where the package is not
 installed, `PYTHONPATH=.` will do, with torch, transformers, peft and pydantic. What cannot be
 measured here is a line with `left_out` and the reason; one that fails is a line with `failed`, the
-next ones are measured, and the exit status is 1. The loop keeps its files in --folder.
+next ones are measured, and the exit status is 1. Models and runs are kept in --folder.
 """
 
 import argparse
@@ -55,7 +55,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -95,7 +95,9 @@ from agentpeft.policies.models import linear_logprobs
 from agentpeft.policies.models.lora.attach_lora import LoraPolicy
 from agentpeft.policies.models.scoring import float_product, takes_bfloat16
 
-if TYPE_CHECKING:  # it is imported where vLLM is
+if TYPE_CHECKING:  # they are imported where vLLM is
+    from adapter_sync import Shapes
+
     from agentpeft.policies.engines.vllm.settings import VllmSettings
 
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
@@ -112,7 +114,7 @@ class Bench:
     max_tokens: int
     """Of a micro-batch."""
     folder: Path
-    """Of the loop's files, which later calls use."""
+    """Of saved models and the loop's runs, which later calls use."""
     model: Path | None = None
     """The loop's model; None: random weights."""
 
@@ -425,6 +427,19 @@ def make_vllm_settings(bench: Bench, serving: Literal["fused", "native"]) -> "Vl
     )
 
 
+@cache
+def save_vllm_model(bench: Bench) -> tuple[Path, "Shapes"]:
+    """Returns the folder of a model of random weights, and the shapes of its linear layers.
+
+    All figures and calls take the same one, since the key of vLLM's cache holds its path.
+    """
+    import adapter_sync
+
+    name = "tiny" if bench.is_tiny else "0.5b"
+    folder = bench.folder / f"vllm-model-{name}"
+    return folder, adapter_sync.save_model(name, folder)
+
+
 def measure_vllm(bench: Bench, serving: Literal["fused", "native"]) -> Values:
     """Returns seconds of deliveries to an engine, and how fast it samples."""
     check_vllm()
@@ -433,28 +448,27 @@ def measure_vllm(bench: Bench, serving: Literal["fused", "native"]) -> Values:
     from agentpeft.policies.engines.vllm.start import start_engine
 
     settings = make_vllm_settings(bench, serving)
-    with TemporaryDirectory() as folder:
-        shapes = adapter_sync.save_model("tiny" if bench.is_tiny else "0.5b", Path(folder))
-        num_episodes, num_tokens = (16, 8) if bench.is_tiny else (1024, 128)
-        with closing(start_engine(Path(folder), [0], settings)) as engine:
-            seconds = adapter_sync.measure(engine, shapes, RANK, bench.repeats)
-            rng = np.random.default_rng(0)
-            requests = [
-                GenerationRequest(f"s{number}", ids, (number,), 1.0, num_tokens)
-                for number, ids in enumerate(rng.integers(1, 500, (num_episodes, 64)))
-            ]
-            engine.update_sessions(opened=[request.session for request in requests])
+    folder, shapes = save_vllm_model(bench)
+    num_episodes, num_tokens = (16, 8) if bench.is_tiny else (1024, 128)
+    with closing(start_engine(folder, [0], settings)) as engine:
+        seconds = adapter_sync.measure(engine, shapes, RANK, bench.repeats)
+        rng = np.random.default_rng(0)
+        requests = [
+            GenerationRequest(f"s{number}", ids, (number,), 1.0, num_tokens)
+            for number, ids in enumerate(rng.integers(1, 500, (num_episodes, 64)))
+        ]
+        engine.update_sessions(opened=[request.session for request in requests])
 
-            async def sample() -> int:
-                done = await asyncio.gather(*map(engine.generate, requests))
-                return sum(len(each.token_ids) for each in done)
+        async def sample() -> int:
+            done = await asyncio.gather(*map(engine.generate, requests))
+            return sum(len(each.token_ids) for each in done)
 
-            for number in (1, 2):  # the first time, kernels are still chosen
-                # Another adapter: the prompts of the time before are forgotten
-                engine.load_adapter(adapter_sync.make_adapter(bench.repeats + number, RANK, shapes))
-                start_s = time.perf_counter()
-                sampled = asyncio.run(sample())
-                sampling_s = time.perf_counter() - start_s
+        for number in (1, 2):  # the first time, kernels are still chosen
+            # Another adapter: the prompts of the time before are forgotten
+            engine.load_adapter(adapter_sync.make_adapter(bench.repeats + number, RANK, shapes))
+            start_s = time.perf_counter()
+            sampled = asyncio.run(sample())
+            sampling_s = time.perf_counter() - start_s
     return {
         "delivery_s": round(float(np.median(seconds)), 4),
         "sampled_tokens_per_s": round(sampled / sampling_s, 1),
@@ -478,17 +492,16 @@ def measure_delivery_parts(bench: Bench, serving: Literal["fused", "native"]) ->
 
     settings = make_vllm_settings(bench, serving)
     taken: dict[str, list[float]] = {}
-    with TemporaryDirectory() as folder:
-        shapes = adapter_sync.save_model("tiny" if bench.is_tiny else "0.5b", Path(folder))
-        process = start_process(Path(folder), settings)
-        for name in ("receive", "fill_slot", "forget_prompts"):
-            vars(process)[name] = timed(taken.setdefault(name, []), getattr(process, name))
-        with closing(VllmEngine(process, [0], settings)) as engine:
-            for number in range(bench.repeats + 1):
-                adapter = adapter_sync.make_adapter(number, RANK, shapes)
-                start_s = time.perf_counter()
-                engine.load_adapter(adapter)
-                taken.setdefault("whole", []).append(time.perf_counter() - start_s)
+    folder, shapes = save_vllm_model(bench)
+    process = start_process(folder, settings)
+    for name in ("receive", "fill_slot", "forget_prompts"):
+        vars(process)[name] = timed(taken.setdefault(name, []), getattr(process, name))
+    with closing(VllmEngine(process, [0], settings)) as engine:
+        for number in range(bench.repeats + 1):
+            adapter = adapter_sync.make_adapter(number, RANK, shapes)
+            start_s = time.perf_counter()
+            engine.load_adapter(adapter)
+            taken.setdefault("whole", []).append(time.perf_counter() - start_s)
     medians = {name: float(np.median(seconds[1:])) for name, seconds in taken.items() if seconds}
     whole = medians.pop("whole")
     values = {f"{name}_s": round(seconds, 4) for name, seconds in medians.items()}
@@ -616,7 +629,7 @@ def measure_bare_vllm(bench: Bench) -> Values:
 
 
 OURS = ("model", "hf_overrides", "logprobs_mode", "worker_extension_cls")
-"""Arguments of vLLM that bare vLLM is not given."""
+"""Arguments of vLLM that bare vLLM is not given; without the second it compiles once more."""
 
 
 PARTS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
@@ -662,7 +675,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=8.0, help="of a part (8)")
     parser.add_argument("--results", type=Path, help=f"file to append to ({RESULTS.name})")
     parser.add_argument("--model", type=Path, help="a saved model for the loop (random weights)")
-    parser.add_argument("--folder", type=Path, help="of the loop's files (a temporary one)")
+    parser.add_argument("--folder", type=Path, help="of saved models and runs (a temporary one)")
     parser.add_argument("--again", action="store_true", help="measures what is there as well")
     options = parser.parse_args()
     if unknown := set(options.parts) - PARTS.keys():
