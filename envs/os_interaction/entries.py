@@ -16,6 +16,7 @@ from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
 from agentpeft.envs.os_interaction.grading.state import (
     AGING,
+    SHELL_LINE,
     FileState,
     GroupState,
     Interval,
@@ -28,7 +29,10 @@ from agentpeft.envs.tasks.records import Json, Record
 _NAMES = {"c++": "cpp"}
 _PARTS = {"files": FileState, "users": UserState, "groups": GroupState, "intervals": Interval}
 _TESTS = {"file": "-f", "directory": "-d", "symlink": "-L"}
-_SCRIPT_FORM = r"sed -E 's/^[ \t]+//; s/[ \t;]+$//; /^(#|$)/d'"
+_SCRIPT_FORM = (
+    rf"sed -E '1{{/^#!/{{\,{SHELL_LINE},!b}}}}; s/^[ \t]+//; s/[ \t]+$//; s/([^;\\]);$/\1/; "
+    r"s/[ \t]+$//; /^(#|$)/d'"
+)
 
 _PROCESSES = re.compile(
     r"\b(pgrep|pkill|pidof|killall|kill|ps|pstree|top|htop|lsof|fuser|jobs|nohup|psutil|sleep)\b|/proc\b"

@@ -17,6 +17,7 @@ from agentpeft.envs.os_interaction.tasks import OSTask
 from agentpeft.envs.registration import find_creator
 from agentpeft.launch.run.ending import finish
 from agentpeft.launch.run.run_folder import as_word
+from agentpeft.policies.rollout.environments import call_environment
 from agentpeft.policies.rollout.scripted_play import make_text_env, play_actions, read_any_reward
 
 
@@ -120,8 +121,9 @@ def _check_idle(env: TextEnv[Task], task: Task) -> str | None:
     is_change = isinstance(task, DBBenchTask) and task.is_write
     if not is_change and not (isinstance(task, OSTask) and not task.wants_answer):
         return None
-    env.reset(options={"task": task})
-    env.step(answer_action("done") if is_change else finish_action(None))
+    action = answer_action("done") if is_change else finish_action(None)
+    call_environment(lambda: env.reset(options={"task": task}))
+    call_environment(lambda: env.step(action))
     if env.outcome is not Outcome.SUCCESS:
         return None
     reason = ", since the gold SQL changes nothing" if is_change else ""

@@ -58,6 +58,13 @@ class JsonCalls:
         """What precedes a call; empty where calls are objects alone."""
         return self.opening.strip()
 
+    def find(self, text: str) -> int:
+        """Returns where the first call begins; -1 where there is none."""
+        if self.mark:
+            return text.find(self.mark)
+        braces = (match.start() for match in islice(re.finditer(r"\{", text), 100))
+        return next((brace for brace in braces if _reads_call(text, brace)), text.find("{"))
+
     def write(self, call: ToolCall) -> str:
         """Returns a call's text."""
         values = {"name": call.name, self.arguments: call.arguments}
@@ -69,11 +76,7 @@ class JsonCalls:
         Whatever else stands in the text is skipped; a malformed call has no name. Closing
         marks may be missing, and strings may have line breaks, as models write them.
         """
-        mark = self.mark
-        place = text.find(mark or "{")
-        if not mark:
-            braces = (match.start() for match in islice(re.finditer(r"\{", text), 100))
-            place = next((brace for brace in braces if _reads_call(text, brace)), place)
+        mark, place = self.mark, self.find(text)
         while place >= 0:
             start = _skip(text, place + len(mark))
             try:
@@ -122,15 +125,17 @@ class XmlCalls:
     Space between marks may differ; what ends a call may be missing.
     """
 
-    mark = _XML_CALL
-
     def __init__(self, write: Callable[[ToolCall], str]) -> None:
         """`write` returns what the template writes."""
         self.write = write
 
+    def find(self, text: str) -> int:
+        """Returns where the first call begins; -1 where there is none."""
+        return text.find(_XML_CALL)
+
     def read(self, text: str) -> Iterator[ToolCall]:
         """Yields the calls, whatever else stands in the text; a malformed one has no name."""
-        place = text.find(_XML_CALL)
+        place = self.find(text)
         while place >= 0:
             call, end = self._read_one(text, place)
             yield call
@@ -190,8 +195,7 @@ class ToolChat(ChatFormat):
         calls = list(self.calls.read(text))
         if not all(isinstance(c.name, str) and isinstance(c.arguments, dict) for c in calls):
             calls = []
-        said = text.partition(self.calls.mark or "{")[0].strip() if calls else text
-        return said, calls
+        return text[: self.calls.find(text)].strip() if calls else text, calls
 
     def encode_action(self, action: str) -> Ids:
         """Returns the tokens of a turn whose call has this action; of no action, of its text."""

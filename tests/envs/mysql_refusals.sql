@@ -17,6 +17,8 @@ CREATE TABLE z (a INT) COLLATE = utf8mb4_bin
 SELECT age + 1 AS a, (SELECT COUNT(*) FROM team WHERE budget > a) FROM staff
 SELECT YEAR(hired) AS y, COUNT(*) FROM staff GROUP BY y, y % 2
 SELECT id, label FROM staff LEFT JOIN team ON team = label GROUP BY id, team
+SELECT team.label FROM staff JOIN team ON team = label RIGHT JOIN team x ON 1 GROUP BY team
+SELECT note, COUNT(*) FROM staff WHERE note = 5
 DELETE FROM staff WHERE id IN (SELECT id FROM (SELECT id FROM staff WHERE age > 99) x)
 SELECT CURRENT_TIME
 SELECT CURRENT_USER, LOCALTIMESTAMP

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 (a table of statements has one a line)
 
+import time
 from datetime import date
 from decimal import Decimal
 
@@ -203,6 +204,18 @@ def test_the_catalog_shows_the_schema(mysql, sql, rows):
 def test_thousands_of_conditions_are_no_recursion(mysql, operator):
     sql = f"SELECT id FROM staff WHERE {f' {operator} '.join(['age = 25'] * 4000)}"
     assert mysql.rows(sql) == [(2,)]
+
+
+def test_nested_queries_with_groups_are_compiled_in_linear_time(mysql):
+    sql, order = "1", ", ".join(["age"] * 8)
+    for _ in range(7):
+        sql = f"(SELECT id FROM staff WHERE age = {sql} GROUP BY id, age ORDER BY {order} LIMIT 1)"
+    start_s = time.process_time()
+    assert mysql.rows(f"SELECT {sql}") == [(None,)]
+    terms = ", ".join(["id"] * 1_900)
+    conditions = " AND ".join(["id = 1"] * 3_000)
+    assert mysql.rows(f"SELECT id FROM staff WHERE {conditions} GROUP BY team ORDER BY {terms}")
+    assert time.process_time() - start_s < 3
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,7 @@ FILLERS = ["\n", " \n", "\t", "# a comment\n", ";\n", "\r\n", "\x0b"]
     [
         *("exit 13;;", ";\nexit 13", "exit 13\r", "exit 13\xa0", "exit 13\x0b", "\x85exit 13"),
         *("#!/bin/false\nexit 13", "#!/usr/bin/python3\nexit 13", "#!/bin/bash\r\nexit 13"),
+        *("#!/bin/bash -n\nexit 13", "#!/bin/sh -e -u\nexit 13", "exit 13\\;"),
     ],
 )
 def test_what_bash_would_not_run_alike_is_another_script(content):
@@ -161,7 +162,17 @@ def test_what_bash_would_not_run_alike_is_another_script(content):
         assert "content of /srv/a.txt" in find_difference(state, tree)
 
 
-@pytest.mark.parametrize("content", ["#!/usr/bin/env bash\n exit 13 ;", "#! /bin/sh -e\nexit '13'"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("#!/usr/bin/env bash\n exit 13 ;", "#! /bin/sh -e\nexit '13'", " #!/bin/x\nexit 13"),
+        *(
+            "#!/bin/bash --login\nexit 13",
+            "#!/usr/bin/env -S sh -e\nexit 13",
+            "#!/bin/sh -\nexit 13",
+        ),
+    ],
+)
 def test_shells_blanks_and_one_semicolon_are_left_out(content):
     tree = Tree()
     tree.contents["/srv/a.txt"] = content

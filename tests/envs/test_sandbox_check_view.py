@@ -319,3 +319,12 @@ def test_start_files_that_a_check_names_are_there_as_data(sandbox):
         " && grep -q x /usr/share/mine && grep -q y /usr/bin/z"
     )
     assert sandbox.check(check, 10).exit_code == 0
+
+
+@pytest.mark.slow
+def test_what_a_start_file_links_to_is_there_where_a_check_names_the_link(sandbox):
+    sandbox.run(
+        "mkdir ~/d; echo 'set number' >~/d/vimrc; ln -s d/vimrc ~/.vimrc; echo x >/srv/a", 10
+    )
+    sandbox.run("ln -s /srv ~/.vim", 10)
+    assert sandbox.check("grep -q number ~/.vimrc && grep -q x /srv/a", 10).exit_code == 0

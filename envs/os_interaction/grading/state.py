@@ -19,7 +19,12 @@ _MTIME_SLACK_S = 1.0
 _CLOCK_TICK_S = 0.02
 _BLANKS = " \t"
 """What bash takes for space within a line: no-break spaces and `\r` belong to words."""
-_OTHER_SHELL = re.compile(r"#!(?![ \t]*(/usr)?/bin/(env[ \t]+)?(ba|da)?sh([ \t]+-\w+)*[ \t]*\Z)")
+SHELL_LINE = (
+    r"^#![ \t]*((/usr)?/bin/(ba|da)?sh([ \t]+(-[eux]*|--login|--))?"
+    r"|/usr/bin/env[ \t]+((ba|da)?sh|-S[ \t]+(ba|da)?sh([ \t]+-[eux]+)?))[ \t]*$"
+)
+"""A first line that runs a script as bash does, as a pattern of Python and of `sed -E`."""
+_OTHER_SHELL = re.compile(rf"(?!{SHELL_LINE[:-1]}\Z)#!")
 _MAX_EXTRA_BYTES = 65_536
 """How much longer than eight bytes a character a file may be: room for comments and blank lines."""
 _MAX_ACCOUNT_BYTES = 2**20
@@ -249,9 +254,9 @@ def _script_lines(text: str) -> list[list[str]]:
     commands = []
     for number, line in enumerate(text.split("\n")):
         command = line.strip(_BLANKS)
-        if len(command) > 1 and command.endswith(";") and not command.endswith(";;"):
+        if len(command) > 1 and command.endswith(";") and not command.endswith((";;", "\\;")):
             command = command[:-1].rstrip(_BLANKS)
-        is_comment = command.startswith("#") and (number or not _OTHER_SHELL.match(command))
+        is_comment = command.startswith("#") and (number or not _OTHER_SHELL.match(line))
         if command and not is_comment:
             commands.append(_split_words(command))
     return commands

@@ -180,7 +180,7 @@ def remove_traps(links: list[str], changed: list[str], start_files: list[str], s
         return f"a path is longer than {_MAX_PATH_BYTES} bytes, where a check cannot look"
     words = set(_BETWEEN_NAMES.split(script))
     traps = [path for path in links if leads_to_reader(path)]
-    starts = tuple(f"{path}/" for file in start_files for path in {file, os.path.realpath(file)})
+    starts = tuple(f"{path}/" for file in start_files for path in {file, _resolve_folder(file)})
     begun = [path for path in changed if f"{path}/".startswith(starts)]
     unasked = [path for path in begun if os.path.basename(path) not in words]
     for path in (*traps, *reversed(unasked)):  # what is in a folder before it
@@ -189,6 +189,11 @@ def remove_traps(links: list[str], changed: list[str], start_files: list[str], s
             (os.rmdir if is_folder else os.unlink)(path)
     named = [path for path in traps if _is_named(os.path.basename(path), words, script)]
     return f"{named[0]} leads into /proc or /dev, where a check may read itself" if named else ""
+
+
+def _resolve_folder(path: str) -> str:
+    folder, name = os.path.split(path)
+    return f"{os.path.realpath(folder)}/{name}"
 
 
 def _is_named(name: str, words: set[str], script: str) -> bool:

@@ -1,5 +1,6 @@
 """Queries: FROM, SELECT with its clauses in MySQL's order, UNION, queries in expressions."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
@@ -13,6 +14,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     CompiledQuery,
     Fragment,
     OutputColumn,
+    Pair,
     Scope,
     Source,
 )
@@ -98,8 +100,11 @@ def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
         if condition is not None:
             scope.clause = "on clause"
             on = f" ON {compile_condition(condition, scope)}"
+            is_inner = side not in ("LEFT", "RIGHT")
+            scope.pairs += _equalities(condition, scope, is_sure=is_inner)
             scope.bare.clear()
         if side == "RIGHT":
+            scope.pairs = [(left, right, False) for left, right, _ in scope.pairs]
             sql = f"{table} LEFT JOIN {sql if num_before == 1 else f'({sql})'}{on}"
         elif sql:
             sql = f"{sql} {'LEFT ' if side == 'LEFT' else ''}JOIN {table}{on}"
@@ -418,47 +423,51 @@ def _check_full_group_by(
     """
     if not bare or not (node.group or scope.num_aggregates):
         return
-    known = _determined(node, scope)
+    if scope.determined is None:
+        scope.pairs += _equalities(node.where, scope, is_sure=True)
+        scope.determined = _close({*scope.group_sql, ""}, scope.pairs, is_sure=True)
     scope.bare.clear()
     for number, column in bare:
-        if column.sql in known:
+        if column.sql in scope.determined:
             continue
-        if column.sql in _determined(node, scope, outer_joins=True):
-            raise Mistake.NOT_SUPPORTED(f"{column.title}, which an outer join determines")
+        if column.sql in _close(scope.determined, scope.pairs, is_sure=False):
+            raise Mistake.NOT_SUPPORTED(f"{column.title}, which an equality may determine")
         if node.group:
             raise Mistake.FULL_GROUP_BY(number, clause, column.title)
         raise Mistake.MIXED_GROUP(number, column.title)
 
 
-def _determined(node: nodes.Select, scope: Scope, *, outer_joins: bool = False) -> set[str]:
-    """Returns the columns (as SQL) that the groups, or equalities of WHERE and of ON, determine."""
-    is_inner = not any(join.side == "RIGHT" for join in node.sources)
-    on = (j.condition for j in node.sources if outer_joins or (is_inner and j.side != "LEFT"))
-    conditions = [node.where, *on]
-    known, pairs = {*scope.group_sql, ""}, set()  # "": what is constant
-    while conditions:
-        part = conditions.pop()
-        if isinstance(part, nodes.Operator) and part.operator == "AND":
-            conditions += part.operands
-        elif isinstance(part, nodes.Operator) and part.operator == "=":
-            pairs |= _determining(part, scope)
-    size = 0
+def _close(known: set[str], pairs: Iterable[Pair], *, is_sure: bool) -> set[str]:
+    """Returns the columns (as SQL) that known ones determine by equalities, or may determine."""
+    taken, size = {(left, right) for left, right, holds in pairs if holds or not is_sure}, 0
     while len(known) > size:
         size = len(known)
-        known |= {right for left, right in pairs if left in known}
+        known = known | {right for left, right in taken if left in known}
     return known
 
 
-def _determining(equality: nodes.Operator, scope: Scope) -> set[tuple[str, str]]:
-    """Returns pairs: the first of each determines the second. A constant is ""; texts fix texts."""
-    sides = []
-    for operand in equality.operands:
-        num_uses = scope.num_uses
-        value = compile_expression(operand, scope)
-        is_constant = scope.num_uses == num_uses
-        if not is_constant and not isinstance(operand, nodes.ColumnName):
-            return set()
-        sides.append(("" if is_constant else value.sql, value.type.kind is Kind.TEXT))
-    (left, left_is_text), (right, right_is_text) = sides
-    pairs = {(left, right)} if left_is_text or not right_is_text else set()
-    return pairs | ({(right, left)} if right_is_text or not left_is_text else set())
+def _equalities(node: "nodes.Expression | None", scope: Scope, *, is_sure: bool) -> Iterator[Pair]:
+    """Yields the pairs of a condition's equalities; those of a text and a number are not sure."""
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, nodes.Operator) and part.operator == "AND":
+            pending += part.operands
+        if not isinstance(part, nodes.Operator) or part.operator != "=" or _has_query(part):
+            continue
+        sides = []
+        for operand in part.operands:
+            num_uses = scope.num_uses
+            value = compile_expression(operand, scope)
+            is_constant = scope.num_uses == num_uses
+            if is_constant or isinstance(operand, nodes.ColumnName):
+                sides.append(("" if is_constant else value.sql, value.type.kind is Kind.TEXT))
+        if len(sides) == 2:
+            (left, left_is_text), (right, right_is_text) = sides
+            yield left, right, is_sure and (left_is_text or not right_is_text)
+            yield right, left, is_sure and (right_is_text or not left_is_text)
+
+
+def _has_query(node: object) -> bool:
+    is_query = isinstance(node, nodes.Query)
+    return is_query or (isinstance(node, tuple) and any(map(_has_query, node)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
@@ -45,6 +45,10 @@ class BareColumn(NamedTuple):
     title: str
 
 
+Pair: TypeAlias = tuple[str, str, bool]
+"""The first of two columns (as SQL; a constant is "") determines the second one, or may do so."""
+
+
 class Source:
     """One table of a FROM clause under its alias; in SQLite's SQL it is called `sql_name`."""
 
@@ -78,7 +82,8 @@ class Scope:
     * `clause`: the one being compiled, as MySQL's errors name it.
     * `visible_from`: an ON clause sees only the sources since the last comma.
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
-      judges them when the groups (`group_sql`: the GROUP BY expressions) are known. HAVING takes
+      judges them when the groups (`group_sql`: the GROUP BY expressions) and the columns that
+      equalities (`pairs`) fix with these (`determined`) are known. HAVING takes
       the names of grouped columns (`group_names`) for these, not for aliases.
     * `num_uses`, `num_outer_uses`: how often columns of this block, or of those around, were used.
     * `is_grouped`: there is a GROUP BY, so that arguments of aggregates are kept in a table.
@@ -99,6 +104,8 @@ class Scope:
     bare: list[BareColumn] = field(default_factory=list)
     group_sql: set[str] = field(default_factory=set)
     group_names: set[str] = field(default_factory=set)
+    pairs: list[Pair] = field(default_factory=list)
+    determined: set[str] | None = None
     is_grouped: bool = False
     num_uses: int = 0
     num_outer_uses: int = 0
