@@ -7,7 +7,6 @@ import ctypes
 import errno
 import functools
 import os
-import resource
 import struct
 
 CLONE_NEWNS = 0x0002_0000
@@ -143,6 +142,8 @@ def limit_descriptors() -> None:
 
     Sockets and polls take memory of the kernel, some of which is counted for no sandbox.
     """
+    import resource  # Windows lacks it
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), most))
