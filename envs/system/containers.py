@@ -21,6 +21,9 @@ def connect() -> docker.DockerClient:
     """Returns a client of a daemon that answers. Raises: EnvFault with what to start."""
     try:
         client = docker.from_env()
+        if client.api.base_url.startswith("http+docker"):  # a socket of this machine
+            # Each request would look for proxies, and fail where a thread sets a variable meanwhile
+            client.api.trust_env = False
         client.ping()
     except DOCKER_ERRORS as error:
         raise EnvFault(
