@@ -1,7 +1,6 @@
 """The settings of what is played: environment, curriculum, warm start, evaluation."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -192,6 +191,11 @@ def _resolve(data: object) -> object:
     from agentpeft.policies.settings.named_files import find_path  # which imports this module
 
     if isinstance(data, Mapping):
-        tasks = data.get("tasks") or str(Path(str(data.get("index"))).parent / "entry_dict.json")
-        return {key: _resolve(name) for key, name in {**data, "tasks": tasks}.items()}
+        from agentpeft.envs.core.errors import SettingsError
+        from agentpeft.envs.tasks.task_files import find_files
+
+        try:
+            return {key: _resolve(str(path)) for key, path in find_files(data).items()}
+        except SettingsError:  # it is said where the environment is made
+            return data
     return (find_path(data) or data) if isinstance(data, str) else data

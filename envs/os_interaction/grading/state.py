@@ -24,7 +24,7 @@ SHELL_LINE = (
     r"|/usr/bin/env[ \t]+((ba|da)?sh|-S[ \t]+(ba|da)?sh([ \t]+-[eux]+)?))[ \t]*$"
 )
 """A first line that runs a script as bash does, as a pattern of Python and of `sed -E`."""
-_OTHER_SHELL = re.compile(rf"(?!{SHELL_LINE[:-1]}\Z)#!")
+_SHELL_LINE = re.compile(SHELL_LINE)
 _MAX_EXTRA_BYTES = 65_536
 """How much longer than eight bytes a character a file may be: room for comments and blank lines."""
 _MAX_ACCOUNT_BYTES = 2**20
@@ -256,8 +256,8 @@ def _script_lines(text: str) -> list[list[str]]:
         command = line.strip(_BLANKS)
         if len(command) > 1 and command.endswith(";") and not command.endswith((";;", "\\;")):
             command = command[:-1].rstrip(_BLANKS)
-        is_comment = command.startswith("#") and (number or not _OTHER_SHELL.match(line))
-        if command and not is_comment:
+        is_other_shell = not number and line.startswith("#!") and not _SHELL_LINE.fullmatch(line)
+        if command and (is_other_shell or not command.startswith("#")):
             commands.append(_split_words(command))
     return commands
 

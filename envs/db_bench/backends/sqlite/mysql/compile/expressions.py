@@ -503,8 +503,9 @@ def _sum(name: str, distinct: str, value: Fragment) -> Fragment:
         return Fragment(total, kind)
     scale = min(kind.scale + types.DIVISION_SCALE, types.MAX_SCALE)
     count = f"count({distinct}{number.sql})"
-    mean = f"my_mean({total}, {count})" if kind.is_exact and kind.scale <= 5 else ""
-    mean = mean or f"({total} / CAST({count} AS REAL))"
+    mean = f"({total} / CAST({count} AS REAL))"
+    if kind.is_exact and scale <= 9:  # as many as a quotient has
+        mean = f"my_mean({total}, {count})"
     return Fragment(mean, SqlType(Kind.DECIMAL, scale, is_exact=False))
 
 
