@@ -182,7 +182,8 @@ class _Server:
         self._episode.mount("next", self._image)
 
     def _has_shell(self) -> bool:
-        return self._run(":", _READY_TIMEOUT_S)["exit_code"] == 0
+        """Returns whether a shell answers whose bubblewrap is alive, by which it is killed."""
+        return self._run(":", _READY_TIMEOUT_S)["exit_code"] == 0 and self._episode.init > 0
 
     def _run(self, command: str, timeout_s: float) -> dict[str, object]:
         return self._shell.run(command, timeout_s, self._max_chars)
