@@ -198,10 +198,7 @@ def _slices(
 
 def _add_product(sums: Tensor, left: Tensor, right: Tensor) -> None:
     """Adds left @ right to `sums`, in place and in float32."""
-    if right.dtype == torch.float32:
-        sums.addmm_(left, right)
-    else:
-        sums += float_product(left, right)
+    sums += float_product(left, right)
 
 
 def slice_size(num_rows: int, device: torch.device) -> int:

@@ -4,6 +4,7 @@
 learners of other models are for machines without any, too.
 """
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ from agentpeft.policies.models.policy_base import PolicyBase, place
 from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
+logger = logging.getLogger(__name__)
 _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
 
 
@@ -39,6 +41,11 @@ def load_base(
     """
     device, model = choose_device(num_gpus), settings.model
     dtype = choose_dtype(model, device)
+    if dtype == torch.bfloat16 and device.type == "cpu" and not multiplies_bfloat16():
+        logger.warning(
+            "this processor has no instructions for bfloat16, and computes with it many times "
+            "slower: set model.dtype to 'float32'"
+        )
     device = torch.device("cpu") if stays_on_cpu else device
     if model.name == "tiny":
         from agentpeft.policies.models.tiny_cache import load_tiny

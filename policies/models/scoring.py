@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentpeft.policies.messages import Floats, Ids
-from agentpeft.policies.models.few_rows import linear
+from agentpeft.policies.models.onednn_linear import linear
 
 _NUM_LOGITS = 2**23
 """About how many logits are made at once: with a large vocabulary, those of one sequence."""
+_MAX_CONVERTED = 2**21
+"""How many weights a CPU converts at once: their copy stays in its cache."""
 
 
 class FloatHead(nn.Linear):
@@ -32,10 +34,25 @@ class FloatHead(nn.Linear):
             return input.new_zeros(*input.shape[:-1], self.out_features, dtype=torch.float32)
         with torch.autocast(input.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.float()
-            if torch.is_grad_enabled() or not takes_bfloat16(self.weight.dtype, input.device):
+            if torch.is_grad_enabled():
                 return linear(input.float(), self.weight.float(), bias)
+            if not takes_bfloat16(self.weight.dtype, input.device):
+                return _float_logits(input.float(), self.weight, bias)
             logits = float_product(input.flatten(0, -2), self.weight.T)
             return (logits if bias is None else logits + bias).view(*input.shape[:-1], -1)
+
+
+def _float_logits(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns the logits in float32, converting the weights a slice at a time.
+
+    A float32 copy of all of them would pass through memory at every step of decoding.
+    """
+    if weight.dtype == torch.float32:
+        return linear(states, weight, bias)
+    parts = weight.split(max(1, _MAX_CONVERTED // weight.shape[1]))
+    room = torch.empty(parts[0].shape, dtype=torch.float32, device=weight.device)
+    logits = [linear(states, room[: len(part)].copy_(part), None) for part in parts]
+    return torch.cat(logits, -1) if bias is None else torch.cat(logits, -1).add_(bias)
 
 
 def takes_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
@@ -49,7 +66,7 @@ def float_product(left: Tensor, right: Tensor) -> Tensor:
     Both are float32 or bfloat16. Of weights in bfloat16 a GPU makes no copy.
     """
     if not takes_bfloat16(right.dtype, right.device):
-        return left.float() @ right.float()
+        return linear(left.float(), right.float().T, None)
     parts = (torch.mm(part, right, out_dtype=torch.float32) for part in bfloat16_parts(left))
     total = next(parts)
     for part in parts:

@@ -99,3 +99,21 @@ def test_a_float_head_makes_the_same_logits(as_on_a_gpu):
     expected = states.float() @ head.weight.float().T + head.bias.float()
     assert found.shape == (2, 3, VOCABULARY) and torch.allclose(found, expected, atol=1e-5)
     assert as_on_a_gpu == [(6, WIDTH)]
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_weights_in_bfloat16_are_converted_a_slice_at_a_time_on_a_cpu(has_bias, monkeypatch):
+    head = FloatHead(WIDTH, 70_000, bias=has_bias).bfloat16()  # two slices and a part of one
+    states = draw(2, 3, WIDTH, dtype=torch.bfloat16)
+    expected = states.float() @ head.weight.float().T + (head.bias.float() if has_bias else 0)
+    sizes, copy = [], torch.Tensor.copy_
+
+    def note(target, source):
+        sizes.append(len(source))
+        return copy(target, source)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", note)
+    with torch.no_grad():
+        logits = head(states)
+    assert logits.dtype == torch.float32 and torch.allclose(logits, expected, atol=1e-5)
+    assert sum(sizes) == 70_000 and max(sizes) < 35_000

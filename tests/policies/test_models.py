@@ -79,6 +79,17 @@ def test_updates_on_a_cpu_take_bfloat16_only_where_it_multiplies_it(monkeypatch,
     assert uses_autocast(asked, small, cpu)
 
 
+@pytest.mark.parametrize("has_instructions", [False, True])
+def test_a_base_in_bfloat16_that_a_processor_lacks_instructions_for_is_warned_of(
+    folder, monkeypatch, caplog, has_instructions
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_instructions)
+    for dtype in ("float32", "bfloat16"):
+        load(folder, dtype=dtype)
+    warned = [r.message for r in caplog.records if "set model.dtype to 'float32'" in r.message]
+    assert len(warned) == (not has_instructions)
+
+
 def test_what_a_processor_multiplies_is_known():
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     assert multiplies_bfloat16() == ("avx512_bf16" in flags)

@@ -36,7 +36,9 @@ class _Store:
         heads = config.get("num_key_value_heads") or num_heads
         # Zeros: what was never written is masked, but 0 * NaN would not be 0. Old ones are finite
         shape = (config["num_hidden_layers"], 2, 0, heads, 0, width)
-        self.states = self._empty = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        # Apart, queries attend in float32: converting all keys in each step would take longer
+        dtype = torch.float32 if attends_apart(model) else model.dtype
+        self.states = self._empty = torch.zeros(shape, dtype=dtype, device=model.device)
         self._max_columns = max_columns
 
     def free(self) -> None:
@@ -58,7 +60,7 @@ class _Store:
         for store, new in zip(self.states[layer_idx], states, strict=True):
             tokens = new.flatten(0, 2)
             tokens = tokens if len(tokens) == len(self._sources) else tokens[self._sources]
-            store.flatten(0, 2).index_copy_(0, self._targets, tokens)
+            store.flatten(0, 2).index_copy_(0, self._targets, tokens.to(store.dtype))
 
     def move(self, targets: list[int], sources: list[int], num_columns: int) -> None:
         """Gives the target slots the first columns of the source slots."""
@@ -285,13 +287,14 @@ def _attend(
     if query.shape[2] > 1 or attention_mask is None or is_other or is_slow:
         if slots is not None and shared is not None:
             key, value = slots.whole(layer_idx, key, value)
+        key, value = key.to(query.dtype), value.to(query.dtype)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     num_rows, num_heads, _, width = query.shape
     queries = query.float().reshape(num_rows, key.shape[1], -1, width)  # that share keys together
     queries = queries * (options.get("scaling") or width**-0.5)
     if shared is None:
-        weights = (queries @ key.float().transpose(2, 3)).add_(attention_mask).softmax(-1)
-        results = weights @ value.float()
+        weights = (queries @ key.transpose(2, 3)).add_(attention_mask).softmax(-1)
+        results = weights @ value
     else:
         results = _attend_shared(queries, key, value, attention_mask, shared)
     return results.to(query.dtype).view(num_rows, 1, num_heads, width), None
@@ -304,12 +307,12 @@ def _attend_shared(
     table, shared_keys, shared_values = shared
     start = table.num_columns
     scores = queries.new_zeros((*queries.shape[:3], mask.shape[3]))
-    scores[..., start:] = queries @ key.float().transpose(2, 3)
-    of_prompts = table.put(queries) @ shared_keys.float().transpose(2, 3)
+    scores[..., start:] = queries @ key.transpose(2, 3)
+    of_prompts = table.put(queries) @ shared_keys.transpose(2, 3)
     scores[..., :start].index_copy_(0, table.rows, table.take(of_prompts))
     weights = scores.add_(mask).softmax(-1)
-    of_prompts = table.put(weights[..., :start]) @ shared_values.float()
-    results = weights[..., start:] @ value.float()
+    of_prompts = table.put(weights[..., :start]) @ shared_values
+    results = weights[..., start:] @ value
     return results.index_add_(0, table.rows, table.take(of_prompts))
 
 
