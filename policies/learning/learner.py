@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -266,8 +267,8 @@ class Learner:
         """Returns the groups' samples, scored as far as it is needed, with advantages.
 
         A teacher needs the old log-probabilities of all samples, a critic their values. Without
-        either, an update of several steps scores only the samples that the loss can learn from;
-        one of a single step scores none.
+        either, an update of several steps scores only the samples that the loss can learn from, and
+        where each is learnt from once not those of the first step; a single step scores none.
         """
         if not groups:
             return []
@@ -290,9 +291,18 @@ class Learner:
             samples = self._critic.estimate_by_turn(samples)
         samples = [sample for sample in samples if sample.num_sampled_tokens]
         if is_ratio_moving and not needs_all:
-            can_learn = self._objective.can_learn
-            old = iter(self._score([s for s in samples if can_learn(s)], passes))
-            samples = [replace(s, old=next(old)) if can_learn(s) else s for s in samples]
+            # What the first step learns from needs none: its own forward pass is of the old weights
+            is_once = self._spec.num_epochs == 1
+            first_step = [s for part in self._minibatches(samples, 0)[:is_once] for s in part]
+            in_first_step = {sample.group for sample in first_step}
+            is_scored = [
+                s.group not in in_first_step and self._objective.can_learn(s) for s in samples
+            ]
+            old = iter(self._score([*compress(samples, is_scored)], passes))
+            samples = [
+                replace(s, old=next(old)) if scored else s
+                for s, scored in zip(samples, is_scored, strict=True)
+            ]
         for hook in self._hooks:
             samples = hook.teach(samples, self.peers)
         return samples

@@ -102,7 +102,7 @@ class Objective:
         weights = spread([s.token_weight for s in samples], samples, device)
         played = [s.trajectory for s in samples]
         sampling_logprobs = join([t.sampling_logprobs[t.loss_mask] for t in played], device)
-        # All samples of an update have old scores, or none of those that are learnt from
+        # All samples of a step have old scores, or none of those that are learnt from
         scored = [s.old.logprobs for s in samples if s.old.logprobs is not None]
         reference = [s.reference.logprobs for s in samples if s.reference.logprobs is not None]
         old = compared = join(scored, device) if scored else logprobs.detach()

@@ -285,22 +285,27 @@ def test_of_fewer_groups_than_minibatches_there_is_a_step_for_each():
     assert all((steps[0][name] == steps[1][name]).all() for name in steps[0])
 
 
+@pytest.mark.parametrize("num_epochs", [1, 2])
 @pytest.mark.parametrize("more", [{}, {"kl_coeff": 0.1}, {"entropy_coeff": 0.1}])
-def test_only_what_can_learn_is_scored_before_several_steps(monkeypatch, more):
+def test_only_what_can_learn_and_whose_weights_change_before_is_scored(
+    monkeypatch, more, num_epochs
+):
     groups = random_groups()
     equal = [replace(t, turn_rewards=(0.0,) * len(t.turn_rewards)) for t in groups[1].trajectories]
     groups[1] = replace(groups[1], trajectories=tuple(equal))
-    scored = []
-    score = ModelRunner.score
+    calls = {"score": [], "accumulate": []}
+    for name, noted in calls.items():
 
-    def note(runner, samples, passes):
-        scored.append({sample.group for sample in samples})
-        return score(runner, samples, passes)
+        def note(runner, samples, *rest, method=getattr(ModelRunner, name), noted=noted, **options):
+            noted.append({sample.group for sample in samples})
+            return method(runner, samples, *rest, **options)
 
-    monkeypatch.setattr(ModelRunner, "score", note)
-    make_learner(num_minibatches=2, **more).update(groups)
-    everything = [{0, 1, 2, 3}]
-    assert scored == (everything * len(scored) if more else [{0, 2, 3}])
+        monkeypatch.setattr(ModelRunner, name, note)
+    make_learner(num_minibatches=2, num_epochs=num_epochs, **more).update(groups)
+    learnt = {0, 1, 2, 3} if more else {0, 2, 3}
+    of_reference = [{0, 1, 2, 3}] if "kl_coeff" in more else []
+    old = learnt - calls["accumulate"][0] if num_epochs == 1 else learnt
+    assert calls["score"] == [*of_reference, old] and set.union(*calls["accumulate"]) == learnt
 
 
 @pytest.mark.parametrize("num_passes", [1, 2, 3, 4])
