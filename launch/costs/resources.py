@@ -79,7 +79,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
         * 12.0
         * (settings.lora.use_lora and not settings.learners.shard_base),
         "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,
-        # The transformers engine keeps keys and values in float32 on a CPU
+        # On a CPU the transformers engine keeps those of grouped heads in float32
         "kv_cache": _kv_cache_bytes(config, settings)
         * (4 if devices[1].type == "cpu" else runner_dtype.itemsize),
         "activations": _activation_bytes(config, settings, size, devices[0]),

@@ -198,7 +198,10 @@ def _slices(
 
 def _add_product(sums: Tensor, left: Tensor, right: Tensor) -> None:
     """Adds left @ right to `sums`, in place and in float32."""
-    sums += float_product(left, right)
+    if right.dtype == torch.float32:
+        sums.addmm_(left, right)
+    else:
+        sums += float_product(left, right)
 
 
 def slice_size(num_rows: int, device: torch.device) -> int:

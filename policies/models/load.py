@@ -5,6 +5,7 @@ learners of other models are for machines without any, too.
 """
 
 import logging
+import platform
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -41,11 +42,8 @@ def load_base(
     """
     device, model = choose_device(num_gpus), settings.model
     dtype = choose_dtype(model, device)
-    if dtype == torch.bfloat16 and device.type == "cpu" and not multiplies_bfloat16():
-        logger.warning(
-            "this processor has no instructions for bfloat16, and computes with it many times "
-            "slower: set model.dtype to 'float32'"
-        )
+    if dtype == torch.bfloat16 and device.type == "cpu":
+        _warn_of_bfloat16()
     device = torch.device("cpu") if stays_on_cpu else device
     if model.name == "tiny":
         from agentpeft.policies.models.tiny_cache import load_tiny
@@ -109,6 +107,15 @@ def uses_autocast(settings: Settings, model: nn.Module, device: torch.device) ->
         return False
     num_parameters = sum(p.numel() for p in model.parameters())
     return num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST
+
+
+def _warn_of_bfloat16() -> None:
+    """Says where a base in bfloat16 is slow; of other processors than x86 nothing is known."""
+    if platform.machine() in {"x86_64", "AMD64"} and not multiplies_bfloat16():
+        logger.warning(
+            "this processor has no instructions for bfloat16, and computes with it many times "
+            "slower: set model.dtype to 'float32'"
+        )
 
 
 def multiplies_bfloat16() -> bool:

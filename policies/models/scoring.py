@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentpeft.policies.messages import Floats, Ids
-from agentpeft.policies.models.onednn_linear import linear
+from agentpeft.policies.models.few_rows import linear
 
 _NUM_LOGITS = 2**23
 """About how many logits are made at once: with a large vocabulary, those of one sequence."""
@@ -49,7 +49,7 @@ def _float_logits(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     """
     if weight.dtype == torch.float32:
         return linear(states, weight, bias)
-    parts = weight.split(max(1, _MAX_CONVERTED // weight.shape[1]))
+    parts = torch.split(weight, max(1, _MAX_CONVERTED // weight.shape[1]))
     room = torch.empty(parts[0].shape, dtype=torch.float32, device=weight.device)
     logits = [linear(states, room[: len(part)].copy_(part), None) for part in parts]
     return torch.cat(logits, -1) if bias is None else torch.cat(logits, -1).add_(bias)
@@ -66,7 +66,7 @@ def float_product(left: Tensor, right: Tensor) -> Tensor:
     Both are float32 or bfloat16. Of weights in bfloat16 a GPU makes no copy.
     """
     if not takes_bfloat16(right.dtype, right.device):
-        return linear(left.float(), right.float().T, None)
+        return left.float() @ right.float()
     parts = (torch.mm(part, right, out_dtype=torch.float32) for part in bfloat16_parts(left))
     total = next(parts)
     for part in parts:

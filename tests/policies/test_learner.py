@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from functools import partial, partialmethod
 
 import numpy as np
 import pytest
@@ -294,13 +295,14 @@ def test_only_what_can_learn_and_whose_weights_change_before_is_scored(
     equal = [replace(t, turn_rewards=(0.0,) * len(t.turn_rewards)) for t in groups[1].trajectories]
     groups[1] = replace(groups[1], trajectories=tuple(equal))
     calls = {"score": [], "accumulate": []}
-    for name, noted in calls.items():
 
-        def note(runner, samples, *rest, method=getattr(ModelRunner, name), noted=noted, **options):
-            noted.append({sample.group for sample in samples})
-            return method(runner, samples, *rest, **options)
+    def note(name, method, runner, samples, *rest, **options):
+        calls[name].append({sample.group for sample in samples})
+        return method(runner, samples, *rest, **options)
 
-        monkeypatch.setattr(ModelRunner, name, note)
+    for name in calls:
+        noting = partialmethod(partial(note, name, getattr(ModelRunner, name)))
+        monkeypatch.setattr(ModelRunner, name, noting)
     make_learner(num_minibatches=2, num_epochs=num_epochs, **more).update(groups)
     learnt = {0, 1, 2, 3} if more else {0, 2, 3}
     of_reference = [{0, 1, 2, 3}] if "kl_coeff" in more else []

@@ -1,4 +1,5 @@
 import json
+import platform
 import re
 import shutil
 import sys
@@ -84,6 +85,7 @@ def test_a_base_in_bfloat16_that_a_processor_lacks_instructions_for_is_warned_of
     folder, monkeypatch, caplog, has_instructions
 ):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_instructions)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     for dtype in ("float32", "bfloat16"):
         load(folder, dtype=dtype)
     warned = [r.message for r in caplog.records if "set model.dtype to 'float32'" in r.message]

@@ -104,6 +104,16 @@ def test_bfloat16_is_served():
     np.testing.assert_allclose(completion.logprobs, expected, atol=0.1)
 
 
+@pytest.mark.parametrize("length", [1, 2, 3, 9])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_prompts_of_any_length_are_shared_in_16_bits(dtype, length):
+    model, prompt = make_model().to(dtype), prompt_of(length)
+    requests = [GenerationRequest(f"{i}", prompt, (i,), 1.0, 5, "p") for i in range(3)]
+    for completion in serve(model, requests):
+        expected = full_logprobs(model, prompt, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=0.1)
+
+
 def test_samples_follow_the_softmax_whatever_the_generation_config_says():
     model, num, temperature = make_model(), 4000, 1.5
     prompt = prompt_of(6)

@@ -32,9 +32,9 @@ from agentpeft.policies.messages import (
     Ids,
     StopReason,
 )
+from agentpeft.policies.models.few_rows import use_few_rows
 from agentpeft.policies.models.load import choose_serving
 from agentpeft.policies.models.lora.attach_lora import attach_lora
-from agentpeft.policies.models.onednn_linear import use_onednn
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.process_upkeep import release_threads
@@ -88,7 +88,7 @@ class TransformersEngine:
         Raises: SettingsError where the model's attention does not fit.
         """
         prepare_attention(model)
-        use_onednn(model)
+        use_few_rows(model)
         model.train(False)
         self._model = model
         self._settings = settings

@@ -207,8 +207,11 @@ class SlotCache(Cache):
             return states
         self.rows.write(layer_idx, states)
         keys, values = self.rows.states[layer_idx, :, self._rows, :, : self._width]
-        is_split = self._is_single and layer_idx in self._split_layers
-        self._given = (keys, values) if is_split else self.whole(layer_idx, keys, values)
+        if self._is_single and layer_idx in self._split_layers:
+            self._given = keys, values
+        else:
+            whole = self.whole(layer_idx, keys, values)
+            self._given = whole[0].to(key_states.dtype), whole[1].to(value_states.dtype)
         return self._given
 
     def shared(self, layer_idx: int, keys: Tensor, values: Tensor) -> Shared | None:
@@ -293,8 +296,8 @@ def _attend(
     queries = query.float().reshape(num_rows, key.shape[1], -1, width)  # that share keys together
     queries = queries * (options.get("scaling") or width**-0.5)
     if shared is None:
-        weights = (queries @ key.transpose(2, 3)).add_(attention_mask).softmax(-1)
-        results = weights @ value
+        weights = (queries @ key.float().transpose(2, 3)).add_(attention_mask).softmax(-1)
+        results = weights @ value.float()
     else:
         results = _attend_shared(queries, key, value, attention_mask, shared)
     return results.to(query.dtype).view(num_rows, 1, num_heads, width), None

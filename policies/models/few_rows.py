@@ -1,9 +1,9 @@
-"""Products with large float32 weights on a CPU, without gradients.
+"""Products of few rows with large weights on a CPU, as a step of decoding has them.
 
-PyTorch gives them to MKL, which is slow on processors of AMD. oneDNN, which PyTorch carries too,
-takes 0.52 to 0.91 times as long for a whole step of 1 to 64 rows of a model of 494 million weights
-(two cores with AVX2), and 0.80 to 0.97 times as long for 128 to 2,048 rows of one layer (two cores
-with AVX-512; with AVX2 as long; torch 2.13).
+PyTorch gives products of float32 to MKL, which on processors of AMD is slow for few rows. oneDNN,
+which PyTorch carries too, takes 0.52 to 0.91 times as long for a whole step of 1 to 64 rows of a
+model of 494 million weights, and as long for many rows (torch 2.13, two cores with AVX2). It keeps
+what it prepares for each number of rows, so many numbers would also take hundreds of MiB.
 """
 
 import torch
@@ -11,27 +11,26 @@ import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 from torch import Tensor, nn
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+_MAX_ROWS = 128
 _MIN_WEIGHTS = 500_000
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Returns what `F.linear` does of rows (..., K), with a weight (N, K), as fast as it can be."""
     is_large = weight.numel() >= _MIN_WEIGHTS and weight.device.type == "cpu"
-    if not (is_large and rows.numel() and rows.dim() > 1 and _HAS_ONEDNN):
+    if not (is_large and 0 < rows.numel() <= _MAX_ROWS * rows.shape[-1] and _HAS_ONEDNN):
         return F.linear(rows, weight, bias)
     is_changed = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
-    is_plain = weight.is_contiguous() or weight.T.is_contiguous()
-    is_plain &= rows.dtype == weight.dtype == torch.float32
-    if bias is not None:
-        is_plain &= bias.is_contiguous() and bias.dtype == torch.float32
-        is_plain &= bias.shape == weight.shape[:1]
+    others = [weight] if bias is None else [weight, bias]
+    is_plain = all(each.is_contiguous() and each.dtype == torch.float32 for each in others)
+    is_plain &= rows.dtype == torch.float32 and (bias is None or bias.shape == weight.shape[:1])
     if is_changed or not is_plain:
         return F.linear(rows, weight, bias)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return product
 
 
-class OneDnnLinear(nn.Linear):
+class FewRowsLinear(nn.Linear):
     """A layer whose passes without gradients are made by `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the base class's name)
@@ -39,8 +38,8 @@ class OneDnnLinear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def use_onednn(model: nn.Module) -> None:
-    """Makes all large plain linear layers `OneDnnLinear`; small ones take as long either way."""
+def use_few_rows(model: nn.Module) -> None:
+    """Makes all large plain linear layers `FewRowsLinear`; small ones take as long either way."""
     for layer in model.modules():
         if type(layer) is nn.Linear and layer.weight.numel() >= _MIN_WEIGHTS:
-            layer.__class__ = OneDnnLinear
+            layer.__class__ = FewRowsLinear
