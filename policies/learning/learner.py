@@ -292,9 +292,8 @@ class Learner:
         samples = [sample for sample in samples if sample.num_sampled_tokens]
         if is_ratio_moving and not needs_all:
             # What the first step learns from needs none: its own forward pass is of the old weights
-            is_once = self._spec.num_epochs == 1
-            first_step = [s for part in self._minibatches(samples, 0)[:is_once] for s in part]
-            in_first_step = {sample.group for sample in first_step}
+            first_steps = self._minibatches(samples, 0)[:1] if self._spec.num_epochs == 1 else []
+            in_first_step = {s.group for minibatch in first_steps for s in minibatch}
             is_scored = [
                 s.group not in in_first_step and self._objective.can_learn(s) for s in samples
             ]

@@ -99,10 +99,8 @@ def learnt(run_dir, iteration):
 def test_ready_configs_are_short_and_named_after_their_experiment(path):
     settings = read_start([path.stem], []).settings
     assert settings.experiment == path.stem
-    if settings.env_runners.engine == "vllm":
-        assert settings.model.dtype == "bfloat16"
-    if settings.is_tiny:
-        assert settings.model.dtype == "auto"
+    is_in_bfloat16 = settings.env_runners.engine == "vllm" or path.stem == "db_bench_coder_05b_cpu"
+    assert is_in_bfloat16 == (settings.model.dtype == "bfloat16")
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
 
 
