@@ -159,7 +159,7 @@ def join_group(settings: Settings, name: str) -> tuple[ChatFormat, Engine]:
     return chat, RemoteEngine(name, wish, start_s, own.episode_timeout_s)
 
 
-class RemoteEngine:
+class RemoteEngine(Engine):
     """An engine in another process, which serves other runs' adapters too."""
 
     def __init__(self, name: str, wish: Wish, start_s: float, answer_s: float) -> None:
@@ -225,12 +225,6 @@ class RemoteEngine:
         except RayError as error:
             raise _translate(error) from None
         return scores
-
-    def interrupt(self) -> None:
-        """Interrupts nothing: the settings refuse in-flight updates of shared engines."""
-
-    def sleep(self) -> None:
-        """Stays awake: other runs play with the engine."""
 
     def close(self) -> None:
         """Gives the slots back; idempotent."""

@@ -22,7 +22,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
 from agentpeft.policies.engines.endpoint_address import KEY_VARIABLE
 from agentpeft.policies.engines.endpoint_chat import TextChat
-from agentpeft.policies.engines.wrapping import WeightlessEngine, say
+from agentpeft.policies.engines.protocol import Engine
+from agentpeft.policies.engines.wrapping import say
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, StopReason
 
@@ -45,7 +46,7 @@ class Endpoint:
     adapters: tuple[str, ...] = ()
 
 
-class OpenAIEngine(WeightlessEngine):
+class OpenAIEngine(Engine):
     """Asks `/chat/completions` for every turn; the client tries again after what may pass.
 
     `num_tokens` is what an episode's turns cost by the endpoint's own tokenizer; voters

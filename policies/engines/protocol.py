@@ -1,8 +1,9 @@
 """What every engine can do."""
 
+import math
 from collections.abc import Sequence
-from typing import Protocol
 
+from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import (
     AdapterAck,
     AdapterVersion,
@@ -22,17 +23,17 @@ def limit_turn(request: GenerationRequest, max_context_tokens: int) -> tuple[int
     return request.max_new_tokens, StopReason.MAX_NEW_TOKENS
 
 
-class Engine(Protocol):
+class Engine:
     """Turns token ids into sampled token ids, for many sessions (episodes) at once.
 
     A session is opened before its first request and closed after its last; between the two it has
-    at most one request under way.
+    at most one request under way. Here is what an engine without weights of its own does.
     """
 
-    num_versions: int
+    num_versions: int = 1
     """How many adapter versions are served at once. With more than one they are loaded and scored
     while requests are under way, which continue with the version that they name."""
-    served_effect: float
+    served_effect: float = math.nan
     """The share of the newest adapter's change that the served weights have (`ServedEffect`): 1 all
     of it, 0 none, as rounding has lost it. NaN if nothing changes, or the engine has no weights."""
 
@@ -41,11 +42,10 @@ class Engine(Protocol):
 
         A deterministic engine waits until every open session has asked, and serves them in order.
         """
-        ...
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Samples one turn. Raises: EngineError where no adapter or model can serve it."""
-        ...
+        raise NotImplementedError
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Serves `adapter` from the next request on, and answers what was really received.
@@ -53,7 +53,7 @@ class Engine(Protocol):
         Keys and values of versions that are served no more are dropped; no request of theirs may be
         under way. Raises: EngineError where names or shapes do not fit the model.
         """
-        ...
+        raise EngineError(f"{type(self).__name__}: {adapter.name} cannot be loaded")
 
     async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
         """Returns the log-probabilities of each sequence's tokens but the first, float32, (T - 1,).
@@ -63,7 +63,7 @@ class Engine(Protocol):
         asked only when no request is under way. Raises: EngineError where no adapter is served, or
         the engine has no weights.
         """
-        ...
+        raise EngineError(f"{type(self).__name__}: {len(sequences)} sequences cannot be scored")
 
     def interrupt(self) -> None:
         """Has all requests under way answered soon, with the tokens that they have by then.
@@ -81,4 +81,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees memory and threads; idempotent."""
-        ...

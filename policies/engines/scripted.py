@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from agentpeft.policies.delivery.version import ack_of
-from agentpeft.policies.engines.protocol import limit_turn
-from agentpeft.policies.engines.wrapping import WeightlessEngine, say
+from agentpeft.policies.engines.protocol import Engine, limit_turn
+from agentpeft.policies.engines.wrapping import say
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -19,7 +19,7 @@ from agentpeft.policies.rollout.chat import ChatFormat
 Script = Mapping[str, Sequence[str]] | Callable[[str, int], str]
 
 
-class ScriptedEngine(WeightlessEngine):
+class ScriptedEngine(Engine):
     """Plays `script`: texts by session, or a function of the session and its turn (from 0).
 
     Each text is followed by the stop token; log-probabilities are 0. Limits hold as for a model:

@@ -1,52 +1,15 @@
-"""Engines without weights of their own: scripts, endpoints, and those that ask another engine."""
+"""Engines that ask another engine."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from agentpeft.policies.engines.protocol import Engine
-from agentpeft.policies.errors import EngineError
-from agentpeft.policies.messages import (
-    AdapterAck,
-    AdapterVersion,
-    Completion,
-    Floats,
-    GenerationRequest,
-    Ids,
-    StopReason,
-)
+from agentpeft.policies.messages import Completion, GenerationRequest, Ids, StopReason
 
 
-class WeightlessEngine:
-    """Can do none of what needs weights; a subclass has `generate`."""
-
-    num_versions = 1
-    served_effect = math.nan
-
-    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
-        """Needs to know nothing of sessions."""
-
-    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
-        """Raises: EngineError."""
-        raise EngineError(f"{type(self).__name__}: {adapter.name} cannot be loaded")
-
-    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
-        """Raises: EngineError."""
-        raise EngineError(f"{type(self).__name__}: {len(sequences)} sequences cannot be scored")
-
-    def interrupt(self) -> None:
-        """Interrupts nothing."""
-
-    def sleep(self) -> None:
-        """Has no memory to give back."""
-
-    def close(self) -> None:
-        """Has nothing to free."""
-
-
-class WrappingEngine(WeightlessEngine):
+class WrappingEngine(Engine):
     """Asks another engine for its turns, in its own way; a subclass has `generate`."""
 
     def __init__(self, engine: Engine) -> None:

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines.fusing import ServedEffect, merged_state
-from agentpeft.policies.engines.protocol import limit_turn
+from agentpeft.policies.engines.protocol import Engine, limit_turn
 from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, DecodingJob, Ended, Row
 from agentpeft.policies.engines.transformers.slots import prepare_attention
 from agentpeft.policies.errors import EngineError
@@ -68,13 +68,11 @@ class EngineSettings:
     adapters: tuple[str, ...] = ()
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """Samples with keys and values cached by session, and the adapter fused into the weights.
 
     The model belongs to the engine from then on. Its generation_config is not used.
     """
-
-    num_versions = 1
 
     def __init__(
         self,

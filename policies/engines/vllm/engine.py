@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from agentpeft.policies.engines.protocol import limit_turn
+from agentpeft.policies.engines.protocol import Engine, limit_turn
 from agentpeft.policies.engines.vllm.process import Slot, VllmProcess
 from agentpeft.policies.engines.vllm.settings import VllmSettings
 from agentpeft.policies.engines.vllm.weight_files import lora_rank, write_adapter
@@ -39,7 +39,7 @@ class _Asked:
     ticket: str
 
 
-class VllmEngine:
+class VllmEngine(Engine):
     """Serves many sessions at once, with the newest versions of one run's adapter.
 
     Several engines may share a process, each with slots of its own (serving "native"). What is kept
