@@ -42,7 +42,6 @@ class EvaluationFiles:
     """
 
     def __init__(self, folder: Path, settings: Settings, methods: Methods) -> None:
-        """Touches nothing yet."""
         self._folder, self._settings = folder, settings
         dump = settings.model_dump(mode="json")
         decisive = {
