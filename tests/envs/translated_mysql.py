@@ -6,7 +6,7 @@ from agentpeft.envs.db_bench.backends.protocol import Row
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import parse_statements
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import install_collation
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import install_functions
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import RuntimeFunctions
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import to_mysql_rows
 from agentpeft.envs.db_bench.backends.sqlite.mysql.translate import StatementKind, translate
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema
@@ -29,7 +29,7 @@ class TranslatedMySQL:
 
     def __init__(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
-        self._errors = install_functions(self._connection)
+        self._functions = RuntimeFunctions(self._connection)
         install_collation(self._connection)
         self._schema = Schema("shop", ())
         self.rows(STAFF)
@@ -54,10 +54,11 @@ class TranslatedMySQL:
             return str(error)
 
     def _execute(self, sql: str) -> list[tuple[object, ...]]:
+        self._functions.install(sql)
         try:
             return self._connection.execute(sql).fetchall()
         except sqlite3.Error:
-            error = self._errors.take()
+            error = self._functions.take_error()
             if error is None:
                 raise
             raise error from None

@@ -19,15 +19,11 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
     StatementInterrupted,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import (
-    FunctionErrors,
-    install_functions,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import RuntimeFunctions
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import SQLiteValue
 
 SqliteRow = tuple[SQLiteValue, ...]
 
-FUNCTION_PREFIX = "my_"
 MAX_VALUE_BYTES = 256 * 1024
 _MAX_RESULT_BYTES = 4 * 1024 * 1024
 _PAGE_BYTES = 4096
@@ -110,7 +106,6 @@ class GuardedConnection:
         """`image`: what the database begins as."""
         self._deadline = Deadline()
         self._is_ddl = False
-        self._functions: FunctionErrors | None = None
         self._is_trusted = True
         self._is_guarded = False
         self._max_value_bytes = MAX_VALUE_BYTES
@@ -119,6 +114,7 @@ class GuardedConnection:
             ":memory:", isolation_level=None, check_same_thread=False, cached_statements=0
         )
         connection = self._connection
+        self._functions = RuntimeFunctions(connection, self._deadline)
         if image:
             connection.deserialize(image)
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -143,8 +139,8 @@ class GuardedConnection:
         if self._max_pages is not None and not is_query:
             self._connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
             self._max_pages = None  # set once, and not for queries: that would cost them time
-        if self._functions is None and any(FUNCTION_PREFIX in sql for sql in transaction.sql):
-            self.prepare_functions()
+        for sql in transaction.sql:
+            self._functions.install(sql)
         self._deadline.start(transaction.timeout_s, self._connection.interrupt)
         try:
             with _hearing_ctrl_c(self._deadline):
@@ -190,7 +186,7 @@ class GuardedConnection:
                 raise self._deadline.refusal
             return result
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-            cause = self._functions and self._functions.take()
+            cause = self._functions.take_error()
             if self._deadline.refusal is not None:
                 raise self._deadline.refusal from None
             is_late = self._deadline.is_missed or isinstance(cause, StatementInterrupted)
@@ -210,12 +206,6 @@ class GuardedConnection:
         """Returns all rows of a query of the grader's, without a limit."""
         self._limit_values(MAX_VALUE_BYTES)
         return self._connection.execute(sql).fetchall()
-
-    def prepare_functions(self) -> FunctionErrors:
-        """Gives the connection MySQL's functions: done when a statement first needs them."""
-        if self._functions is None:
-            self._functions = install_functions(self._connection, self._deadline)
-        return self._functions
 
     def image(self) -> bytes:
         """Returns the database as bytes, none for a database without tables."""

@@ -19,6 +19,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, SQLiteValue, parse_type
 
 MAX_TEXT_CHARS = 1 << 20
+_NAMED = re.compile(r"my_(\w+)\(", re.ASCII)
 _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _MAX_WHOLE_CHARS = 18
 _NINE_DIGITS = rows.decimal_unit(9)
@@ -168,38 +169,39 @@ _FUNCTIONS: dict[str, Function] = {
 """Each gives NULL where an argument is NULL."""
 
 
-class FunctionErrors:
-    """The error of a connection's functions that lies behind SQLite's."""
+class RuntimeFunctions:
+    """MySQL's functions of a connection, which gets each when a statement first names it.
 
-    def __init__(self) -> None:
-        self.last: MySQLError | StatementInterrupted | None = None
+    Most sessions need two or three: to give it all of them takes longer than a statement.
+    """
 
-    def take(self) -> MySQLError | StatementInterrupted | None:
-        """Returns the last error and forgets it."""
-        error, self.last = self.last, None
+    def __init__(self, connection: sqlite3.Connection, deadline: Deadline | None = None) -> None:
+        """The functions look at `deadline`; None is none."""
+        self._connection = connection
+        self._deadline = deadline or Deadline()
+        self._missing = set(_FUNCTIONS)
+        self._error: MySQLError | StatementInterrupted | None = None
+
+    def install(self, sql: str) -> None:
+        """Gives the connection the functions that a statement names."""
+        for name in self._missing.intersection(_NAMED.findall(sql)):
+            self._connection.create_function(f"my_{name}", -1, self._guarded(_FUNCTIONS[name]))
+            self._missing.discard(name)
+
+    def take_error(self) -> MySQLError | StatementInterrupted | None:
+        """Returns the last error that a function raised, and forgets it: SQLite hides it."""
+        error, self._error = self._error, None
         return error
 
-
-def install_functions(
-    connection: sqlite3.Connection, deadline: Deadline | None = None
-) -> FunctionErrors:
-    """Gives a connection MySQL's functions; the result holds the errors that they raise."""
-    errors = FunctionErrors()
-    deadline = deadline or Deadline()
-
-    def guarded(function: Function) -> Function:
-        """Looks at the deadline before each call, and keeps the error: SQLite hides it."""
+    def _guarded(self, function: Function) -> Function:
+        """Looks at the deadline before each call, and keeps the error."""
 
         def call(*arguments: SQLiteValue) -> SQLiteValue:
             try:
-                deadline.check()
+                self._deadline.check()
                 return None if None in arguments else function(*arguments)
             except (MySQLError, StatementInterrupted) as error:
-                errors.last = error
+                self._error = error
                 raise
 
         return call
-
-    for name, function in _FUNCTIONS.items():
-        connection.create_function(f"my_{name}", -1, guarded(function))
-    return errors

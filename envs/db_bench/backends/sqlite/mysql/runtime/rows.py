@@ -87,18 +87,21 @@ _CONVERTERS: dict[Kind, Callable[[Any], Value]] = {
 """Of temporal kinds there is nothing but ISO's form: what columns hold, and `dates` returns."""
 
 
-@lru_cache(maxsize=256)
-def _converter(kind: SqlType) -> Callable[[Any], Value] | None:
-    if kind.kind is not Kind.DECIMAL:
-        return _CONVERTERS.get(kind.kind)
-
+@lru_cache(maxsize=64)
+def _decimal_converter(scale: int) -> Callable[[Any], Value]:
     def convert(value: SQLiteValue) -> Value:
         if not isinstance(value, int | float):
             return None
-        check_digits(value, kind.scale)
-        return to_decimal(value, kind.scale)
+        check_digits(value, scale)
+        return to_decimal(value, scale)
 
     return convert
+
+
+def _converter(kind: SqlType) -> Callable[[Any], Value] | None:
+    if kind.kind is Kind.DECIMAL:
+        return _decimal_converter(kind.scale)
+    return _CONVERTERS.get(kind.kind)
 
 
 def to_mysql_rows(
