@@ -17,10 +17,12 @@ from agentpeft.policies.rollout.environments import EnvPool
 def make_inspect_task(env_id: str, num_tasks: int, seed: int = 0, **kwargs: Any) -> Task:
     """Returns the evaluation of an environment's first tasks, which a model plays by tools.
 
-    A score is the episode's return. Raises: SettingsError, DataError.
+    Of a file that has fewer than `num_tasks`, each is played once. A score is the episode's return.
+    Raises: SettingsError, DataError.
     """
     pool = EnvPool(env_id, tool_kwargs(env_id, kwargs), (seed,))
-    samples = [Sample(input=f"task {i}", id=i, metadata={"position": i}) for i in range(num_tasks)]
+    positions = range(pool.count_tasks(num_tasks))
+    samples = [Sample(input=f"task {i}", id=i, metadata={"position": i}) for i in positions]
     return Task(MemoryDataset(samples, env_id), solver=_play(pool), scorer=_outcome())
 
 

@@ -7,6 +7,7 @@ cloud; the suite's `info` and the tasks' ids stay out of what a model reads.
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import verifiers.v1 as vf
@@ -43,12 +44,15 @@ class GymTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]
 
 
 class GymTaskset(vf.Taskset[GymTask, GymTasksetConfig]):  # type: ignore[misc]
-    """The first `num_tasks` tasks of an environment."""
+    """The first `num_tasks` tasks of an environment; of a file that has fewer, each once."""
 
     def load(self) -> Iterator[GymTask]:
         """Yields the tasks."""
         own = {name: getattr(self.config, name) for name in ("game", "env_kwargs", "seed")}
-        for position in range(self.config.num_tasks):
+        kwargs = tool_kwargs(self.config.game, self.config.env_kwargs)
+        with closing(EnvPool(self.config.game, kwargs, (self.config.seed,))) as pool:
+            num_tasks = pool.count_tasks(self.config.num_tasks)
+        for position in range(num_tasks):
             yield GymTask(GymData(prompt="", position=position, **own), self.config.task)
 
 

@@ -210,7 +210,10 @@ def choose_tasks(
     chosen = _read_skills(skills, skill_mode, generator.known_skills)
     for name, value in generated.items():
         if value not in (None, False):
-            raise SettingsError(f"{name}={shown(value)} is for generated tasks; data has its own")
+            raise SettingsError(
+                f"{name}={shown(value)} is for generated tasks, and data names a file of tasks: "
+                f"leave {name} out"
+            )
     tasks = load()
     if skills is None:
         return tasks

@@ -371,18 +371,18 @@ LATE: tuple[Check, ...] = (check_memory, check_dtype, check_engine)
 ALL: tuple[Check, ...] = (*QUICK, check_environment, *LATE)
 
 
-def try_environments(settings: Settings) -> None:
+def try_environments(settings: Settings) -> Settings:
     """Makes the environments of training, evaluation and a warm start once.
 
-    So no fault is found after something was written, or stages were learnt.
+    So no fault is found after something was written, or stages were learnt. Returns the settings,
+    with no more tasks to evaluate than there are.
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
     from agentpeft.policies.loop.task_choice import check_frontier, count_epoch_tasks
-    from agentpeft.policies.rollout.environments import EnvPool, open_stages
+    from agentpeft.policies.rollout.environments import limit_evaluation, open_stages
     from agentpeft.policies.rollout.scripted_play import opened
 
-    environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     with ExitStack() as stack:
         stages = [stack.enter_context(closing(stage)) for stage in open_stages(settings)]
         check_frontier(settings, stages)
@@ -390,9 +390,9 @@ def try_environments(settings: Settings) -> None:
             count_epoch_tasks(settings, stages[0])
     if settings.warm_start.num_steps and settings.warm_start_chats is None:
         for kwargs in settings.warm_start_kwargs:
-            with opened(environment.id, kwargs):  # it has an oracle to imitate
+            with opened(settings.environment.id, kwargs):  # it has an oracle to imitate
                 pass
-    EnvPool(environment.id, settings.held_out_kwargs, (settings.seed,), limit_s).close()
+    return limit_evaluation(settings)
 
 
 def try_chat(settings: Settings) -> None:

@@ -27,6 +27,7 @@ from agentpeft.policies.errors import EngineError
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.environments import limit_evaluation
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 
@@ -129,7 +130,7 @@ def evaluate(
     if methods.num_voters > 1 and settings.env_runners.temperature == 0:
         raise SettingsError("--votes of equal samples: env_runners.temperature is 0")
     output_settings = settings.output.model_copy(update={"loggers": ("episodes",)})
-    settings = settings.model_copy(update={"output": output_settings})
+    settings = limit_evaluation(settings.model_copy(update={"output": output_settings}))
     disable_progress_bar()  # type: ignore[no-untyped-call]
     num_runners = min(settings.env_runners.num_env_runners, os.cpu_count() or 1)
     torch.set_num_threads(max(settings.num_threads, num_runners))  # here one engine plays

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gymnasium
@@ -140,6 +141,10 @@ class EnvPool:
 
         return len(self._source) if isinstance(self._source, Taskset) else None
 
+    def count_tasks(self, most: int) -> int:
+        """Returns how many tasks there are, at most `most`: more of a set would come again."""
+        return most if self.num_tasks is None else min(most, self.num_tasks)
+
     def task_at(self, position: int) -> Task:
         """Returns the task of a position; for an environment without tasks, its seed as one."""
         if self._source is None:
@@ -209,6 +214,24 @@ def open_stages(settings: "Settings") -> list[EnvPool]:
     env_id, limit_s = settings.environment.id, settings.env_runners.step_timeout_s
     seed = settings.seed, TRAIN_STREAM
     return [EnvPool(env_id, kwargs, seed, limit_s) for kwargs in settings.stage_kwargs]
+
+
+def limit_evaluation(settings: "Settings") -> "Settings":
+    """Returns settings by which an evaluation plays each task of a smaller set once.
+
+    A set of tasks, such as a file's, would begin again, and success rates and their intervals would
+    count its tasks several times. Raises: SettingsError, DataError.
+    """
+    wanted = settings.evaluation.num_tasks
+    with closing(open_held_out(settings)) as held_out:
+        num_tasks = held_out.count_tasks(wanted)
+    if num_tasks == wanted:
+        return settings
+    logger.info(
+        "evaluation.num_tasks is %d, and there are %d tasks: each is played once", wanted, num_tasks
+    )
+    evaluation = settings.evaluation.model_copy(update={"num_tasks": num_tasks})
+    return settings.model_copy(update={"evaluation": evaluation})
 
 
 def open_held_out(settings: "Settings") -> EnvPool:

@@ -146,7 +146,9 @@ class EvaluationSettings(Section):
     interval: CountOrZero = 0
     """Also evaluates after every so many iterations. 0: only before and after training."""
     num_tasks: CountOrZero = 200
-    """Number of tasks. 0 evaluates nothing, and the success rates are null."""
+    """Number of tasks; of a file that has fewer, each once. 0 evaluates nothing, and the success
+    rates are null.
+    """
     samples_per_task: Count = 1
     """1 is greedy. More are sampled at the training temperature, and `pass_at/k` is reported."""
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
