@@ -332,19 +332,18 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
 
 def check_dtype(machine: Machine) -> Iterator[Finding]:
     """A CPU that is to compute in bfloat16 has instructions for it."""
-    from agentpeft.policies.models.load import multiplies_bfloat16
+    from agentpeft.policies.models.load import SLOW_IN_BFLOAT16, is_slow_in_bfloat16
 
     settings = machine.settings
     learners, runners = settings.learners, settings.env_runners
     learns_here = learners.num_gpus_per_learner == 0
     runs_here = learns_here or runners.num_gpus_per_env_runner == 0
-    if machine.cluster or multiplies_bfloat16():
+    if machine.cluster or not is_slow_in_bfloat16():
         return
-    text = "this processor has no instructions for bfloat16, and computes with it many times slower"
     if settings.model.dtype == "bfloat16" and runs_here:
-        yield Finding("model", text, "set model.dtype to 'float32'")
+        yield Finding("model", SLOW_IN_BFLOAT16, "set model.dtype to 'float32'")
     if learners.autocast == "bfloat16" and learns_here:
-        yield Finding("learners", text, "set learners.autocast to 'auto'")
+        yield Finding("learners", SLOW_IN_BFLOAT16, "set learners.autocast to 'auto'")
 
 
 def check_engine(machine: Machine) -> Iterator[Finding]:

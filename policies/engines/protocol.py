@@ -45,7 +45,7 @@ class Engine:
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Samples one turn. Raises: EngineError where no adapter or model can serve it."""
-        raise NotImplementedError
+        raise EngineError(f"{type(self).__name__}: {request.session} cannot be played")
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Serves `adapter` from the next request on, and answers what was really received.

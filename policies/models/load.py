@@ -19,6 +19,9 @@ from agentpeft.policies.models.scoring import use_float_head
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
 logger = logging.getLogger(__name__)
+SLOW_IN_BFLOAT16 = (
+    "this processor has no instructions for bfloat16, and computes with it many times slower"
+)
 _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
 
 
@@ -42,8 +45,8 @@ def load_base(
     """
     device, model = choose_device(num_gpus), settings.model
     dtype = choose_dtype(model, device)
-    if dtype == torch.bfloat16 and device.type == "cpu":
-        _warn_of_bfloat16()
+    if dtype == torch.bfloat16 and device.type == "cpu" and is_slow_in_bfloat16():
+        logger.warning("%s: set model.dtype to 'float32'", SLOW_IN_BFLOAT16)
     device = torch.device("cpu") if stays_on_cpu else device
     if model.name == "tiny":
         from agentpeft.policies.models.tiny_cache import load_tiny
@@ -109,13 +112,9 @@ def uses_autocast(settings: Settings, model: nn.Module, device: torch.device) ->
     return num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST
 
 
-def _warn_of_bfloat16() -> None:
-    """Says where a base in bfloat16 is slow; of other processors than x86 nothing is known."""
-    if platform.machine() in {"x86_64", "AMD64"} and not multiplies_bfloat16():
-        logger.warning(
-            "this processor has no instructions for bfloat16, and computes with it many times "
-            "slower: set model.dtype to 'float32'"
-        )
+def is_slow_in_bfloat16() -> bool:
+    """Returns whether this processor is known to be; of others than x86 nothing is known."""
+    return platform.machine() in {"x86_64", "AMD64"} and not multiplies_bfloat16()
 
 
 def multiplies_bfloat16() -> bool:

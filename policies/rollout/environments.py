@@ -137,9 +137,7 @@ class EnvPool:
     @property
     def num_tasks(self) -> int | None:
         """The number of tasks in a round, in which each comes once; None where there is no end."""
-        from agentpeft.envs.tasks.taskset import Taskset
-
-        return len(self._source) if isinstance(self._source, Taskset) else None
+        return len(self._source) if isinstance(self._source, Sequence) else None  # a `Taskset`
 
     def count_tasks(self, most: int) -> int:
         """Returns how many tasks there are, at most `most`: more of a set would come again."""
