@@ -30,6 +30,7 @@ from agentpeft.launch.run.command_line import split_settings
 from agentpeft.launch.run.run_folder import lock_run, output_base, read_start
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.loop.evaluation import is_held_out
+from agentpeft.policies.rollout.environments import limit_evaluation
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
@@ -144,6 +145,8 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
     with signals.immediately():
         settings = prepare(plan.settings, None, is_new=True)
         _try_form_reward(settings)
+        limited = limit_evaluation(settings)
+        _check_num_tasks(limited)
     make_folder(plan.folder)
     with lock_run(plan.folder), ExitStack() as cluster, ExitStack() as engine:
         content = settings.model_dump(mode="json", exclude={"output", "seed"})
@@ -158,7 +161,7 @@ def run_study(plan: ProofPlan, signals: StopSignals | None = None) -> RewardProo
                 opener = engine.enter_context(StudyEngine(seeded, base, 1)).playing
             folder = plan.folder / f"seed-{seed}"
             measure(seeded, base, folder, signals, cluster, opener)
-            results.append(read_seed(folder, seed, settings))
+            results.append(read_seed(folder, seed, limited))
         logger.info("computing the figures and their intervals")
         proof = make_proof(results)
         write_results(proof, plan.folder)

@@ -332,18 +332,19 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
 
 def check_dtype(machine: Machine) -> Iterator[Finding]:
     """A CPU that is to compute in bfloat16 has instructions for it."""
-    from agentpeft.policies.models.load import SLOW_IN_BFLOAT16, is_slow_in_bfloat16
+    from agentpeft.policies.models.load import multiplies_bfloat16
 
     settings = machine.settings
     learners, runners = settings.learners, settings.env_runners
     learns_here = learners.num_gpus_per_learner == 0
     runs_here = learns_here or runners.num_gpus_per_env_runner == 0
-    if machine.cluster or not is_slow_in_bfloat16():
+    if machine.cluster or multiplies_bfloat16():
         return
+    text = "this processor has no instructions for bfloat16, and computes with it many times slower"
     if settings.model.dtype == "bfloat16" and runs_here:
-        yield Finding("model", SLOW_IN_BFLOAT16, "set model.dtype to 'float32'")
+        yield Finding("model", text, "set model.dtype to 'float32'")
     if learners.autocast == "bfloat16" and learns_here:
-        yield Finding("learners", SLOW_IN_BFLOAT16, "set learners.autocast to 'auto'")
+        yield Finding("learners", text, "set learners.autocast to 'auto'")
 
 
 def check_engine(machine: Machine) -> Iterator[Finding]:
@@ -370,18 +371,18 @@ LATE: tuple[Check, ...] = (check_memory, check_dtype, check_engine)
 ALL: tuple[Check, ...] = (*QUICK, check_environment, *LATE)
 
 
-def try_environments(settings: Settings) -> Settings:
+def try_environments(settings: Settings) -> None:
     """Makes the environments of training, evaluation and a warm start once.
 
-    So no fault is found after something was written, or stages were learnt. Returns the settings,
-    with no more tasks to evaluate than there are.
+    So no fault is found after something was written, or stages were learnt.
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
     from agentpeft.policies.loop.task_choice import check_frontier, count_epoch_tasks
-    from agentpeft.policies.rollout.environments import limit_evaluation, open_stages
+    from agentpeft.policies.rollout.environments import EnvPool, open_stages
     from agentpeft.policies.rollout.scripted_play import opened
 
+    environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     with ExitStack() as stack:
         stages = [stack.enter_context(closing(stage)) for stage in open_stages(settings)]
         check_frontier(settings, stages)
@@ -389,9 +390,9 @@ def try_environments(settings: Settings) -> Settings:
             count_epoch_tasks(settings, stages[0])
     if settings.warm_start.num_steps and settings.warm_start_chats is None:
         for kwargs in settings.warm_start_kwargs:
-            with opened(settings.environment.id, kwargs):  # it has an oracle to imitate
+            with opened(environment.id, kwargs):  # it has an oracle to imitate
                 pass
-    return limit_evaluation(settings)
+    EnvPool(environment.id, settings.held_out_kwargs, (settings.seed,), limit_s).close()
 
 
 def try_chat(settings: Settings) -> None:

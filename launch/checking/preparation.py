@@ -21,16 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Settings:
-    """Returns the settings as they are run, once a look finds nothing in the way of a run.
-
-    Paths are absolute, and no more tasks are evaluated than there are.
+    """Returns the settings with absolute paths, once a look finds nothing in the way of a run.
 
     `address`: the Ray cluster to join. `is_new`: the run is not resumed, so that its files of chats
     are read too. Raises: SettingsError, DataError.
     """
     _look(settings, address)
     settings = with_task_files(settings)
-    settings = try_environments(settings)
+    try_environments(settings)
     if settings.training.chats is not None and is_new:
         read_chats(settings.training.chats)
     return settings

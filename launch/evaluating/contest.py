@@ -130,7 +130,7 @@ def evaluate(
     if methods.num_voters > 1 and settings.env_runners.temperature == 0:
         raise SettingsError("--votes of equal samples: env_runners.temperature is 0")
     output_settings = settings.output.model_copy(update={"loggers": ("episodes",)})
-    settings = limit_evaluation(settings.model_copy(update={"output": output_settings}))
+    settings = settings.model_copy(update={"output": output_settings})
     disable_progress_bar()  # type: ignore[no-untyped-call]
     num_runners = min(settings.env_runners.num_env_runners, os.cpu_count() or 1)
     torch.set_num_threads(max(settings.num_threads, num_runners))  # here one engine plays
@@ -139,6 +139,8 @@ def evaluate(
     at_once = 1 if is_serial else min(_MAX_ROUND, max(1, most))
     with closing(EvaluationFiles(output, settings, methods)) as files, _make_bar() as bar:
         files.begin(contestants)
+        if any(map(files.missing, contestants)):
+            files.limit(limit_evaluation(settings).evaluation.num_tasks)
         waiting = [contestant for contestant in contestants if files.missing(contestant)]
         for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
             with open_runner(opener(settings, contestant, methods)):

@@ -43,6 +43,7 @@ class EvaluationFiles:
 
     def __init__(self, folder: Path, settings: Settings, methods: Methods) -> None:
         self._folder, self._settings = folder, settings
+        self._num_tasks = settings.evaluation.num_tasks
         dump = settings.model_dump(mode="json")
         decisive = {
             f"{section}.{n}": dump[section][n]
@@ -109,10 +110,16 @@ class EvaluationFiles:
             os.close(self._lock)
             self._lock = None
 
+    def limit(self, num_tasks: int) -> None:
+        """Leaves out the positions from `num_tasks` on: no other tasks are there."""
+        self._num_tasks = num_tasks
+        for contestant, records in self._records.items():
+            self._records[contestant] = [r for r in records if r.group_id < num_tasks]
+
     def missing(self, contestant: Contestant) -> list[int]:
         """Returns the positions of tasks that are yet to be played."""
         played = {record.group_id for record in self._records[contestant]}
-        return [p for p in range(self._settings.evaluation.num_tasks) if p not in played]
+        return [p for p in range(self._num_tasks) if p not in played]
 
     def records(self, contestant: Contestant) -> list[EpisodeRecord]:
         """Returns a contestant's episodes in the order of play."""

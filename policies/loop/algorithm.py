@@ -28,6 +28,7 @@ from agentpeft.policies.loop.evaluation import (
     warn_unless_held_out,
 )
 from agentpeft.policies.messages import Ref
+from agentpeft.policies.rollout.environments import say_limit
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actors, missing
@@ -232,6 +233,8 @@ class Algorithm:
         with self._stopping_on_error(Exception):
             _, report = self._runners.sample(requests)
             check_world(report)
+        if self.iteration == 0 and report.num_left_out:
+            say_limit(evaluation.num_tasks - report.num_left_out, evaluation.num_tasks)
         self._record_episodes("eval", report)
         metrics = compute_success_metrics(report.records)
         num_seen = sum(task in self._checkpoints.seen for task in report.task_hashes.values())

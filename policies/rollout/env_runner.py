@@ -160,8 +160,14 @@ class EnvRunner:
             await self._turns.hold()
 
     def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
-        """Makes groups of requests; a stage of training that is over gives its sandboxes back."""
+        """Makes groups of requests; a stage of training that is over gives its sandboxes back.
+
+        What an evaluation asks for beyond the tasks of a set is not played: they would come again.
+        """
         groups = [OpenGroup(r, self._pool_of(r).task_at(r.group_id)) for r in requests]
+        for group in groups:
+            end = group.request.group_id + 1
+            group.is_stale = group.request.mode == "eval" and self._held_out.count_tasks(end) < end
         in_play = [group.request for group in (*self._taken.under_way, *groups)]
         stages = {request.stage for request in in_play if request.mode == "train"}
         for stage, pool in enumerate(self._stages):

@@ -137,7 +137,11 @@ class EnvPool:
     @property
     def num_tasks(self) -> int | None:
         """The number of tasks in a round, in which each comes once; None where there is no end."""
-        return len(self._source) if isinstance(self._source, Sequence) else None  # a `Taskset`
+        if not isinstance(self._source, Sequence):
+            return None
+        from agentpeft.envs.tasks.taskset import Taskset
+
+        return len(self._source) if isinstance(self._source, Taskset) else None
 
     def count_tasks(self, most: int) -> int:
         """Returns how many tasks there are, at most `most`: more of a set would come again."""
@@ -215,21 +219,30 @@ def open_stages(settings: "Settings") -> list[EnvPool]:
 
 
 def limit_evaluation(settings: "Settings") -> "Settings":
-    """Returns settings by which an evaluation plays each task of a smaller set once.
+    """Returns settings with no more tasks to evaluate than there are, and says so.
 
     A set of tasks, such as a file's, would begin again, and success rates and their intervals would
-    count its tasks several times. Raises: SettingsError, DataError.
+    count its tasks several times. Raises: SettingsError, DataError, EnvFault.
     """
     wanted = settings.evaluation.num_tasks
+    if wanted == 0:
+        return settings
     with closing(open_held_out(settings)) as held_out:
         num_tasks = held_out.count_tasks(wanted)
     if num_tasks == wanted:
         return settings
-    logger.info(
-        "evaluation.num_tasks is %d, and there are %d tasks: each is played once", wanted, num_tasks
-    )
+    say_limit(num_tasks, wanted)
     evaluation = settings.evaluation.model_copy(update={"num_tasks": num_tasks})
     return settings.model_copy(update={"evaluation": evaluation})
+
+
+def say_limit(num_tasks: int, wanted: int) -> None:
+    """Says that an evaluation has fewer tasks than were asked for."""
+    logger.info(
+        "evaluation: %d of num_tasks = %d, as there are no more tasks; each is played once",
+        num_tasks,
+        wanted,
+    )
 
 
 def open_held_out(settings: "Settings") -> EnvPool:

@@ -82,6 +82,7 @@ class SampleReport:
     """What was played, by position: `groups`, `records` and `adapter_versions` of whole groups.
 
     `task_hashes` are theirs, by group id; `requests` are of all; `env_s` is the slowest runner's.
+    `num_left_out` groups were not, or no longer, wanted when it was their turn.
     """
 
     def __init__(self, played: Iterable[PlayedGroup]) -> None:
@@ -93,6 +94,7 @@ class SampleReport:
         self.adapter_versions = tuple(group.version for group in whole)
         self.task_hashes = {group.request.group_id: group.task_hash for group in whole}
         self.dropped_group_ids = tuple(g.request.group_id for g in ordered if g.is_dropped)
+        self.num_left_out = sum(group.is_stale for group in ordered)
         self.counts = sum((group.counts for group in ordered), PlayCounts())
         self.last_fault = next((group.last_fault for group in ordered if group.last_fault), "")
         env_s: dict[int, float] = {}

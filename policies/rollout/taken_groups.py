@@ -30,7 +30,7 @@ class OpenGroup:
     There are several prompts if its environment gives its episodes different ones. `version` is the
     adapter's that sampled its first turn, with `in_flight_updates` its last; None before.
     `num_ended` episodes are over. It is dropped if its world keeps failing, and stale once it is
-    too old to be learnt from.
+    too old to be learnt from, or if an evaluation has had its task already.
     """
 
     request: GroupRequest

@@ -163,9 +163,8 @@ class AlgorithmConfig:
         SettingsError where no folder can be made.
         """
         from agentpeft.policies.loop.algorithm import Algorithm
-        from agentpeft.policies.rollout.environments import limit_evaluation
 
-        settings, callbacks = limit_evaluation(self.to_settings()), None
+        settings, callbacks = self.to_settings(), None
         if self._callbacks is not None:
             from agentpeft.policies.loop.callbacks import make_callbacks
 

@@ -146,8 +146,8 @@ class EvaluationSettings(Section):
     interval: CountOrZero = 0
     """Also evaluates after every so many iterations. 0: only before and after training."""
     num_tasks: CountOrZero = 200
-    """Number of tasks; of a file that has fewer, each once. 0 evaluates nothing, and the success
-    rates are null.
+    """Number of tasks; of a file that has fewer, each once (but in a mixture, or drawn by single
+    skills, they come again). 0 evaluates nothing, and the success rates are null.
     """
     samples_per_task: Count = 1
     """1 is greedy. More are sampled at the training temperature, and `pass_at/k` is reported."""

@@ -183,6 +183,8 @@ def test_a_sort_of_long_texts_is_stopped_and_leaves_nothing(database: SqliteData
         f"UPDATE shop SET price = price + '{'1' * 19_000}x'",
         "BEGIN; ROLLBACK;" * 1200,
         "SELECT 1;" * 2200,
+        f"WITH c AS (SELECT '{'my_' * 4_000}' AS x) SELECT 1 FROM c a"
+        + "".join(f", c c{number}" for number in range(18)),
     ],
 )
 def test_translation_takes_little_time(database: SqliteDatabase, sql: str) -> None:

@@ -23,7 +23,6 @@ from word_problem_files import write_word_problems
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.db_bench.tools import TOOLS as DB
 from agentpeft.envs.tools.tool_table import ToolCall
-from agentpeft.launch.checking.preparation import prepare
 from agentpeft.launch.evaluate import main
 from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.comparison import bootstrap_interval, compare
@@ -93,7 +92,7 @@ def test_the_oracle_needs_no_model(evaluate, env_id, tmp_path):
     assert found["policies"]["oracle"]["success_rate"] == 1.0
 
 
-def test_each_task_of_a_file_that_has_fewer_is_played_once(evaluate, run_dir, tmp_path, caplog):
+def test_each_task_of_a_file_that_has_fewer_is_played_once(evaluate, tmp_path, caplog):
     caplog.set_level("INFO")
     write_word_problems(tmp_path / "test.jsonl", 7)
     data = f"evaluation.env_kwargs={{data='{tmp_path / 'test.jsonl'}'}}"
@@ -103,9 +102,10 @@ def test_each_task_of_a_file_that_has_fewer_is_played_once(evaluate, run_dir, tm
     assert len({row.task_id for row in episodes(tmp_path, "oracle")}) == 7
     assert oracle["num_episodes"] == 7
     assert oracle["success_rate_low"] == pytest.approx(wilson_interval(7, 7)[0])
-    assert "num_tasks is 20, and there are 7 tasks: each is played once" in caplog.text
-    settings = read_start([str(run_dir / "config.toml")], words).settings
-    assert prepare(settings, None, is_new=True).evaluation.num_tasks == 7
+    assert "evaluation: 7 of num_tasks = 20, as there are no more tasks" in caplog.text
+    assert evaluate("--policy", "oracle", *words)["policies"]["oracle"] == oracle  # all is there
+    words[-1] = "evaluation.num_tasks=3"
+    assert evaluate("--policy", "oracle", *words)["policies"]["oracle"]["num_episodes"] == 3
 
 
 def test_merged_and_unmerged_adapters_play_alike_and_not_as_the_base(evaluate, tmp_path):

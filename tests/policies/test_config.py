@@ -479,16 +479,21 @@ def test_a_run_from_python_leaves_its_settings_for_the_commands(tmp_path):
     assert Settings.from_toml(tmp_path / "run" / "config.toml") == config.to_settings()
 
 
-def test_a_run_evaluates_each_task_of_a_file_that_has_fewer_once(tmp_path):
+def test_a_run_evaluates_each_task_of_a_file_that_has_fewer_once(tmp_path, caplog):
+    caplog.set_level("INFO")
     for name in ("train", "test"):
         write_word_problems(tmp_path / f"{name}.jsonl", 5)
     with (tmp_path / "train.jsonl").open("a", encoding="utf-8") as file:
         file.write("\n")  # another file
-    config = AlgorithmConfig().env_runners(num_env_runners=0).tiny(hidden_size=32, num_layers=1)
+    config = AlgorithmConfig().env_runners(num_env_runners=0, max_new_tokens=4, engine="scripted")
+    config.tiny(hidden_size=32, num_layers=1).warm_start(num_steps=0)
     config.environment("AgentPEFT/GSM8K-v0", data=str(tmp_path / "train.jsonl"))
     config.evaluation(num_tasks=40, env_kwargs={"data": str(tmp_path / "test.jsonl")})
     with config.build_algo(tmp_path / "run") as algorithm:
-        assert algorithm.settings.evaluation.num_tasks == 5
+        metrics = algorithm.evaluate()
+    assert metrics["num_episodes"] == 5
+    assert "evaluation: 5 of num_tasks = 40, as there are no more tasks" in caplog.text
+    assert read_config(tmp_path / "run").evaluation.num_tasks == 40
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Function, SQLiteValue, parse_type
 
 MAX_TEXT_CHARS = 1 << 20
-_NAMED = re.compile(r"my_(\w+)\(", re.ASCII)
+_NAMED = re.compile(r"\bmy_(\w+)\(", re.ASCII)
 _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _MAX_WHOLE_CHARS = 18
 _NINE_DIGITS = rows.decimal_unit(9)
