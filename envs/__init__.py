@@ -93,6 +93,7 @@ if _HAS_GYMNASIUM:
 
 
 def __getattr__(name: str) -> Any:
+    """Returns a name of `_LATE`."""
     if name not in _LATE or (_LATE[name].startswith("core.") and not _HAS_GYMNASIUM):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)

@@ -40,6 +40,7 @@ class MixtureSource:
     """
 
     def __init__(self, envs: Mapping[str, TextEnv[Any]], shares: Sequence[float]) -> None:
+        """`shares` sum to 1, one for each environment in turn."""
         self._envs, self._shares = envs, shares
 
     def draw(self, rng: np.random.Generator) -> Task:
@@ -88,6 +89,7 @@ class MixtureEnv(TextEnv[Task]):
     def __init__(
         self, sources: Sequence[MixturePart], weights: Sequence[float] | None = None, **shared: Any
     ) -> None:
+        """Raises: SettingsError."""
         self._envs: dict[str, TextEnv[Any]] = {}
         shares = _to_shares(sources, weights)
         with ExitStack() as on_error:

@@ -110,6 +110,7 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
 
 
 def _describe(summary: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Yields how the policies compare, where the results are, and what can be done next."""
     for pair in summary["comparisons"]:
         policy, other = say_policy(pair["policy"]), say_policy(pair["other"])
         points, low, high = (100 * pair[name] for name in ("difference", "low", "high"))

@@ -85,6 +85,7 @@ def merge(  # noqa: PLR0913 (options, by keyword only)
 
 
 def _describe(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what was merged or checked, and how it is used."""
     path, is_same = report["merged"], report["agrees"]
     verdict = "same log-probabilities as" if is_same else "NOT the same policy as"
     size = f"{report['size_mib']['merged']:.1f} MiB"

@@ -87,6 +87,7 @@ def write_report(
 
 
 def _name_control(run: RunData) -> RunData:
+    """Returns a run, named as what it is if its rewards were shuffled."""
     is_control = run.settings.get("training.shuffle_rewards") == "true"
     return replace(run, name=f"{run.name} (control)") if is_control else run
 

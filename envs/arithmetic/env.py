@@ -102,6 +102,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         split: Split | None = None,
         **options: Unpack[EpisodeOptions],
     ) -> None:
+        """Raises: SettingsError."""
         check_choice("format", format, ("plain", "reversed", "worked"))
         check_choice("prompt", prompt, ("full", "compact", "named", "tools"))
         check_share("oracle_lapses", oracle_lapses)
@@ -184,6 +185,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
 
 def _compute_share(text: str) -> float:
+    """Returns a number in [0, 1) by a text's hash."""
     return crc32(text.encode()) / 2**32
 
 

@@ -98,6 +98,7 @@ class ArithmeticGenerator:
     is_worked: bool = False
 
     def __post_init__(self) -> None:
+        """Raises: SettingsError."""
         check_split(self.split)
         low, high = self.num_digits
         if not self.operations:

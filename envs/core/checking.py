@@ -76,6 +76,7 @@ def _check_prompt(env: TextEnv[Any], seed: int) -> None:
 
 
 def _check_oracle(env: TextEnv[Any], seed: int) -> float:
+    """Returns the oracle's episode return."""
     episodes = []
     for _ in range(2):
         env.reset(seed=seed)
@@ -101,6 +102,7 @@ def _check_empty_actions(env: TextEnv[Any], seed: int, oracle_return: float) -> 
 
 
 def _play(env: TextEnv[Any], actions: list[str]) -> tuple[list[str], float]:
+    """Plays actions until the episode ends; returns the observations and the episode return."""
     observations, episode_return = [], 0.0
     for action in actions:
         observation, reward, terminated, truncated, info = env.step(action)

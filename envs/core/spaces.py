@@ -29,6 +29,7 @@ class Unicode(Text):
     """
 
     def __init__(self, max_length: int, seed: int | np.random.Generator | None = None) -> None:
+        """`max_length` is allowed, too."""
         super().__init__(max_length, min_length=0, charset=_SAMPLE_CHARS, seed=seed)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
@@ -49,6 +50,7 @@ class Unicode(Text):
         return False
 
     def __repr__(self) -> str:
+        """Shows the length, not the alphabet."""
         return f"Unicode({self.max_length})"
 
     def __eq__(self, other: object, /) -> bool:

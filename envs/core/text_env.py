@@ -178,6 +178,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
 
     @classmethod
     def _list_settings(cls) -> list[str]:
+        """Returns the names of the constructor's arguments, to suggest for a wrong one."""
         parameters = inspect.signature(cls).parameters.values()
         return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
 

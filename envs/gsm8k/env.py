@@ -65,6 +65,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         oracle_lapses: float = 0.0,
         **options: Unpack[EpisodeOptions],
     ) -> None:
+        """Raises: SettingsError, DataError."""
         check_choice("prompt", prompt, get_args(PromptStyle))
         check_path("data", data, "a path, 'hub'")
         check_path("split", split, "a name")

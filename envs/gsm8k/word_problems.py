@@ -64,6 +64,7 @@ class WordProblems:
     split: str | None = None
 
     def __post_init__(self) -> None:
+        """Raises: SettingsError."""
         check_split(self.split)
 
     def draw(self, rng: np.random.Generator) -> GSM8KTask:
@@ -104,6 +105,7 @@ def write_with_lapses(task: GSM8KTask, share: float) -> str:
 
 
 def _pick_words(name: str, seed: int) -> _Words:
+    """Returns a template's random names, item and numbers."""
     library = load_templates()
     rng = np.random.default_rng(seed)
     names = rng.permutation(library["names"])

@@ -45,6 +45,7 @@ class GeneratorOptions:
     """Per limit: its letter in task ids, and its minimum."""
 
     def __post_init__(self) -> None:
+        """Raises: SettingsError."""
         check_split(self.split)
         for name, (_, least) in self._limits.items():
             if vars(self)[name] is not None:
@@ -184,9 +185,11 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         return task
 
     def _fit(self, skills: tuple[str, ...]) -> bool:
+        """Returns whether an id may name these skills."""
         return skills == tuple(skill for skill in self.known_skills if skill in skills)
 
     def _pick_skills(self, rng: np.random.Generator) -> tuple[str, ...]:
+        """Returns `num_skills` of the skills."""
         chosen = rng.choice(len(self.skills), self.num_skills, replace=False)
         return sort_skills((self.skills[index] for index in chosen), self.known_skills)
 

@@ -66,6 +66,7 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
     @overload
     def __getitem__(self, index: slice) -> "Taskset[TaskT]": ...
     def __getitem__(self, index: int | slice) -> "TaskT | Taskset[TaskT]":
+        """Returns a task, or a smaller taskset for a slice."""
         if isinstance(index, slice):
             return Taskset(self._tasks[index], self.name)
         return self._tasks[index]

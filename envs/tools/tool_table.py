@@ -173,6 +173,7 @@ def _to_text(value: object) -> str | None:
 
 
 def _shown(value: object) -> str:
+    """Returns a value as JSON, cut where it is long."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, RecursionError):

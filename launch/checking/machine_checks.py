@@ -269,6 +269,7 @@ def _find_adapter_problem(folder: Path) -> str:
 
 
 def _find_on_hub(setting: str, name: str) -> Finding:
+    """Returns whether a hub's model is in the cache, or may be fetched."""
     remedy = f"fetch it where there is a network (hf download {name}), or name a folder"
     try:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):

@@ -116,6 +116,7 @@ def _is_base_shared(
 
 
 def _count_weights(config: PreTrainedConfig) -> tuple[PreTrainedModel, int]:
+    """Returns a model without memory, and how many weights it has."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return model, sum(weight.numel() for weight in model.parameters())
@@ -170,6 +171,7 @@ def _adapted_layers(model: nn.Module, settings: Settings) -> Iterator[nn.Linear]
 
 
 def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
+    """Returns how many values the key/value cache of all concurrent episodes has at most."""
     shape: dict[str, int] = config.to_dict()
     num_heads, hidden = shape["num_attention_heads"], shape["hidden_size"]
     head_size = shape.get("head_dim") or hidden // num_heads

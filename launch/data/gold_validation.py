@@ -69,6 +69,7 @@ def _takes_data(env_id: str) -> bool:
 
 
 def _find_problem(env: TextEnv[Task], task: Task) -> str | None:
+    """Returns why a task's gold solution does not succeed; None if it does."""
     try:
         return _play_gold(env, task) or _check_label(env, task)
     except DataError as error:

@@ -67,6 +67,7 @@ def _to_db_entries(tasks: Iterable[tuple[str, DBBenchTask]]) -> dict[str, Json]:
 
 
 def _complete(task: DBBenchTask, grader: Grader) -> DBBenchTask:
+    """Returns a task with the md5 or the label that an entry needs."""
     if task.is_write and task.md5 is None:
         return replace(task, md5=grader.gold_md5(task))
     if not task.is_write and task.label is None:

@@ -100,6 +100,7 @@ def bootstrap_interval(
 
 
 def _sum_by_task(ids: Sequence[str], values: Sequence[float]) -> dict[str, tuple[float, int]]:
+    """Returns by task the sum of its values, and how many it has."""
     sums: dict[str, tuple[float, int]] = {}
     for name, value in zip(ids, values, strict=True):
         total, num_values = sums.get(name, (0.0, 0))
@@ -127,6 +128,7 @@ def _draw_totals(
 
 
 def _rates_by_task(records: Sequence[EpisodeRecord]) -> dict[int, float]:
+    """Returns the success rate of each task's episodes, by its position."""
     successes: defaultdict[int, list[bool]] = defaultdict(list)
     for record in records:
         successes[record.group_id].append(record.outcome is Outcome.SUCCESS)

@@ -42,6 +42,7 @@ class EvaluationFiles:
     """
 
     def __init__(self, folder: Path, settings: Settings, methods: Methods) -> None:
+        """Touches nothing yet."""
         self._folder, self._settings = folder, settings
         self._num_tasks = settings.evaluation.num_tasks
         dump = settings.model_dump(mode="json")

@@ -188,4 +188,5 @@ def _unmerge_error(
 
 
 def _size_mib(path: Path) -> float:
+    """Returns the size of a folder's files in MiB."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20

@@ -72,6 +72,7 @@ class Methods:
     endpoint_tools: bool = False
 
     def __post_init__(self) -> None:
+        """Raises: SettingsError."""
         for option, value, least in (
             ("--replay", self.num_replayed, 0),
             ("--votes", self.num_voters, 1),

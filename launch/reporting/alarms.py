@@ -137,6 +137,7 @@ class AlarmLog:
             self._look(line)
 
     def _look(self, line: Line) -> list[Alarm]:
+        """Returns the alarms that have gone up with a line."""
         self._lines.append(line)
         alarms = _find_after(self._lines)
         new = [alarm for alarm in alarms if alarm.name not in self._up]
@@ -218,6 +219,7 @@ def _length_collapse(updates: _Updates) -> Alarm | None:
 
 
 def _cut_turns(updates: _Updates) -> Alarm | None:
+    """Turns are cut in their middle, one or more in every second episode."""
     share = _share(updates.last, "sample/num_cut_turns")
     if updates.is_fine or not share > 0.5:
         return None
@@ -229,6 +231,7 @@ def _cut_turns(updates: _Updates) -> Alarm | None:
 
 
 def _all_invalid(updates: _Updates) -> Alarm | None:
+    """The environment understands almost nothing of what the policy says."""
     share = _share(updates.last, "sample/outcome/invalid_action")
     if updates.is_fine or not share > 0.8:
         return None

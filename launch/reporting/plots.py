@@ -131,6 +131,7 @@ def _plot_curve(runs: Sequence[RunData], metric: str, title: str, smoothing: flo
 
 
 def _draw_evaluations(axes: Axes, run: RunData, colour: str, label: str) -> None:
+    """Draws the success of evaluations with its 95 % interval."""
     steps, rates = run.series(_SUCCESS)
     low, high = (run.series(f"{_SUCCESS}_{end}")[1] for end in ("low", "high"))
     if len(low) == len(high) == len(rates):
@@ -139,6 +140,7 @@ def _draw_evaluations(axes: Axes, run: RunData, colour: str, label: str) -> None
 
 
 def _plot_skills(runs: Sequence[RunData], skills: Sequence[str]) -> Figure:
+    """Draws success by skill as bars: of each run a pale one before, and a full one after."""
     bars = [
         (row, f"C{index}", alpha, f"{run.name}, {when}" if len(runs) > 1 else when)
         for index, run in enumerate(runs)

@@ -109,6 +109,7 @@ def _is_held_out(settings: Mapping[str, Any]) -> bool:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
+    """Returns a file of settings as it is. Raises: DataError."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -39,6 +39,7 @@ class JsonlWriter:
     """Appends one object per iteration to `metrics.jsonl`."""
 
     def __init__(self, path: Path) -> None:
+        """Opens the file when there is something to write."""
         self.path = path
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -55,6 +56,7 @@ class TensorBoardWriter:
     """Writes event files beside the metrics."""
 
     def __init__(self, folder: Path) -> None:
+        """Opens an event file in `folder`."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._folder = folder
@@ -78,6 +80,7 @@ class LineConsole:
     """Prints one JSON line per iteration: for logs, where no terminal is."""
 
     def __init__(self, output: TextIO) -> None:
+        """Prints to `output`."""
         self._output = output
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -99,6 +102,7 @@ class ProgressConsole:
     """A progress bar with the console's fields, on a terminal."""
 
     def __init__(self, num_iterations: int, output: TextIO) -> None:
+        """Starts the bar on `output`."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

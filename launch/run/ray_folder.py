@@ -73,6 +73,7 @@ def ray_folder(logs: Path) -> Iterator[Path]:
 
 
 def _choose_parent() -> Path:
+    """Returns where Ray's sockets have room for their paths."""
     named = [os.environ.get(name) for name in ("RAY_TMPDIR", "TMPDIR")]
     parents = [Path(name).resolve() for name in (*named, "/tmp") if name]  # noqa: S108 (as Ray does)
     for parent in parents:

@@ -87,6 +87,7 @@ def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
 
 
 def _read_config(config: str) -> dict[str, Any]:
+    """Returns a file's nested settings; of an environment's id the one that it stands for."""
     if is_env_id(config):
         return {"environment": {"id": config}}
     path = find_config(config)
@@ -231,6 +232,7 @@ def _list_changeable() -> list[str]:
 def _find_differences(
     before: dict[str, Any], after: dict[str, Any]
 ) -> Iterator[tuple[str, object, object]]:
+    """Yields the dotted name of each setting that two dumps differ in, and both values."""
     for name in setting_names():
         section, _, key = name.rpartition(".")
         old, new = (

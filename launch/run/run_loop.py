@@ -124,6 +124,7 @@ class RunLoop:
             raise
 
     def _save_last_whole(self) -> None:
+        """Saves what was learnt before an iteration that was given up."""
         is_whole = False
         with suppress(Stopped, WorkerLostError), self._signals.patiently():
             is_whole = self._algorithm.give_up_iteration()
@@ -142,6 +143,7 @@ class RunLoop:
             writer.write(self._algorithm.iteration, metrics)
 
     def _save(self) -> None:
+        """Saves what has been learnt since the last checkpoint, if anything."""
         if not self._algorithm.is_saved:
             path = self._algorithm.save_to_path()
             logger.info("saved %s", shown(path))

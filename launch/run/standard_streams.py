@@ -27,6 +27,7 @@ class LastingStream(io.TextIOBase):
     """
 
     def __init__(self, stream: TextIO, name: str) -> None:
+        """`name` is what messages call the stream."""
         self._stream, self._name = stream, name
 
     def write(self, text: str) -> int:

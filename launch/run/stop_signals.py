@@ -21,6 +21,7 @@ class Stopped(KeyboardInterrupt):
     """The run was asked to stop; `exit_status` is 128 + the signal."""
 
     def __init__(self, signum: int) -> None:
+        """`signum` is the signal that asked."""
         super().__init__(signal.Signals(signum).name)
         self.exit_status = 128 + signum
 
@@ -32,6 +33,7 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
+        """Nothing has been received, and nothing is handled before `handle`."""
         self._received: int | None = None
         self._received_s = 0.0
         self._handled: tuple[signal.Signals, ...] = ()

@@ -21,6 +21,7 @@ class Pace:
     """Expects of the iterations to come what the last ten took, evaluations and saving included."""
 
     def __init__(self, num_iterations: int) -> None:
+        """The first iteration begins now."""
         self._num_iterations = num_iterations
         self._ends_s = deque([time.monotonic()], _WINDOW + 1)
 
