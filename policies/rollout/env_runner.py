@@ -165,9 +165,10 @@ class EnvRunner:
         What an evaluation asks for beyond the tasks of a set is not played: they would come again.
         """
         groups = [OpenGroup(r, self._pool_of(r).task_at(r.group_id)) for r in requests]
-        for group in groups:
-            end = group.request.group_id + 1
-            group.is_stale = group.request.mode == "eval" and self._held_out.count_tasks(end) < end
+        if (num_held_out := self._held_out.num_tasks) is not None:
+            for group in groups:
+                comes_again = group.request.group_id >= num_held_out
+                group.is_stale = group.request.mode == "eval" and comes_again
         in_play = [group.request for group in (*self._taken.under_way, *groups)]
         stages = {request.stage for request in in_play if request.mode == "train"}
         for stage, pool in enumerate(self._stages):

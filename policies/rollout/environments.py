@@ -225,8 +225,6 @@ def limit_evaluation(settings: "Settings") -> "Settings":
     count its tasks several times. Raises: SettingsError, DataError, EnvFault.
     """
     wanted = settings.evaluation.num_tasks
-    if wanted == 0:
-        return settings
     with closing(open_held_out(settings)) as held_out:
         num_tasks = held_out.count_tasks(wanted)
     if num_tasks == wanted:
