@@ -6,11 +6,11 @@ agentpeft train arithmetic_add training.lr=1e-3 env_runners.num_env_runners=2
 agentpeft train --resume outputs/quickstart/20260101-120000
 ```
 
-Standard output is JSON lines; the last has success rates before and after, the adapter's place.
-What others print goes to standard error. When nobody reads the lines any more, the run goes on.
+Standard output is JSON lines; the last has success rates before and after, and the adapter's path.
+What others print goes to standard error. If the reader closes the pipe, the run continues.
 
 Exit status: 0 done; 1 the run failed; 2 wrong settings; 143, 130 or 129 stopped by SIGTERM, Ctrl-C
-or a hang-up of the terminal, and saved.
+or a hang-up of the terminal, after saving what was learnt, if anything was.
 """
 
 import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
@@ -71,7 +71,7 @@ def train(  # noqa: PLR0913 (options, by keyword only)
     as_json: AsJson = False,
 ) -> int:
     """Trains as the settings say, or goes on with a run, and prints the summary."""
-    # Read when the hub's client is imported: transformers would show a bar at each checkpoint
+    # Before huggingface_hub is imported, or transformers shows a progress bar at each checkpoint
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if not (words or dry_run or fast_dev_run or resume or resume_from):
         print(
@@ -97,8 +97,8 @@ def train(  # noqa: PLR0913 (options, by keyword only)
             summary = _train(start, address, output, is_short=fast_dev_run)
             if fast_dev_run:
                 _finish_short(summary)
-            is_read = output.isatty() and not as_json
-            lines = describe_end(read_run(_run_of(summary)), summary) if is_read else ()
+            is_for_person = output.isatty() and not as_json
+            lines = describe_end(read_run(_run_of(summary)), summary) if is_for_person else ()
             finish(summary, *lines, as_json=as_json, output=output)
     except Stopped as stop:
         return stop.exit_status
@@ -123,7 +123,7 @@ def _look_ahead(start: Start, address: str | None) -> None:
         print(*(f"# {line}" for line in describe_memory(start.settings)), sep="\n")
     if lacking:
         print(f"# memory: {': '.join(lacking)}")
-    if sys.stderr.isatty():
+    elif sys.stderr.isatty():
         print("nothing would stop this run: start it without --dry-run", file=sys.stderr)
 
 

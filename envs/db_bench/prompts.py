@@ -1,7 +1,10 @@
 """DB-bench's prompts: `full` explains the game, `tools` too, `compact` spends fewest tokens."""
 
+from collections.abc import Sequence
+
 from agentpeft.envs.core.text_env import EpisodeConfig
 from agentpeft.envs.db_bench.backends.protocol import Table
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.words import RESERVED
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.generated_env import PromptStyle
 
@@ -34,11 +37,11 @@ the columns asked for in the order asked for. If the task names an order, the ro
 - After a change, the contents of the tables count. Still give a final answer, such as: done
 - Any other text, without one of the two actions, {invalid}.
 
-Example: with a table `pets` (`name` TEXT, `age` INT) and the question "How many pets are older \
-than 3?" you could write
+Example: with a table `{table}` (`name` TEXT, `{column}` INT) and the question "How many pets are \
+older than 3?" you could write
 Action: Operation
 ```sql
-SELECT COUNT(*) FROM pets WHERE age > 3
+SELECT COUNT(*) FROM {quote}{table}{quote} WHERE {quote}{column}{quote} > 3
 ```
 which shows [(2,)], and then
 Action: Answer
@@ -76,20 +79,33 @@ def render_prompt(
             schema=schema, instruction=task.instruction, turns=turns, answer=answer
         )
     actions = _TOOL_CALLS if style == "tools" else _TEXT_ACTIONS
+    special = _list_special(task.tables)
+    # Small models write names as the example has them, whatever the errors say
+    table, column, quote = ("my pets", "age (years)", "`") if special else ("pets", "age", "")
     return _FULL.format(
         turns=turns,
         actions=actions.format(
             invalid="ends the episode in failure" if config.invalid_ends else "costs a turn",
             commit="are committed at once" if autocommit else "count only after a COMMIT",
+            table=table,
+            column=column,
+            quote=quote,
         ),
-        schema="\n".join(_full_table(table) for table in task.tables),
+        schema="\n".join([_full_table(table) for table in task.tables] + special),
         instruction=task.instruction,
     )
 
 
 def _full_table(table: Table) -> str:
-    columns = ", ".join(f"`{column.name}` {column.type}" for column in table.columns)
-    return f"Table `{table.name}` has the columns {columns}."
+    columns = ", ".join(f"{_quote(column.name)} {column.type}" for column in table.columns)
+    return f"Table {_quote(table.name)} has the columns {columns}."
+
+
+def _list_special(tables: Sequence[Table]) -> list[str]:
+    """Returns a sentence about the names that need backticks; none where no name does."""
+    names = [name for table in tables for name in (table.name, *(c.name for c in table.columns))]
+    special = [_quote(name) for name in dict.fromkeys(names) if not _is_plain(name)]
+    return [f"In SQL, write these names in backticks: {', '.join(special)}."] if special else []
 
 
 def _compact_table(table: Table) -> str:
@@ -100,4 +116,12 @@ def _compact_table(table: Table) -> str:
 
 
 def _quote_if_needed(name: str) -> str:
-    return name if name.isidentifier() and name.isascii() else f"`{name}`"
+    return name if _is_plain(name) else _quote(name)
+
+
+def _quote(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _is_plain(name: str) -> bool:
+    return name.isidentifier() and name.isascii() and name.upper() not in RESERVED

@@ -57,7 +57,7 @@ class RunLoop:
         )
 
     def run(self) -> dict[str, Any]:
-        """Returns the summary. Raises: Stopped, after a checkpoint of what was learnt."""
+        """Returns the summary. Raises: Stopped, after saving the last complete iteration."""
         before = after = self._before()
         num_iterations = self._settings.training.num_iterations
         self._pace = Pace(num_iterations)
@@ -84,7 +84,7 @@ class RunLoop:
         return before
 
     def _iterate(self, is_last: bool) -> None:
-        """Runs one iteration. Raises: Stopped, after saving the last whole one."""
+        """Runs one iteration. Raises: Stopped, after saving the last complete one."""
         before = self._algorithm.position
         metrics = self._train()
         step, settings = self._algorithm.iteration, self._settings
@@ -114,7 +114,7 @@ class RunLoop:
         return self._interval > 0 and step % self._interval == 0
 
     def _train(self) -> dict[str, float]:
-        """Returns an iteration's metrics; a signal gives it up where it takes long."""
+        """Returns an iteration's metrics; if it takes long, a signal abandons it."""
         try:
             with self._signals.patiently():
                 return self._algorithm.train()

@@ -6,13 +6,14 @@
 2. `serve`, in each runner's: serves what arrived, checks it, and lets the engine answer the probe.
 3. `check`, in the driver's: compares each answer with receipt and probe.
 
-The receipt proves what arrived: whoever loads the weights (the runner, or vLLM's process, from what
-it has read) computes their SHA-256 anew, once (`delivery.version`). The probe, every
-`probe_interval` versions, proves what is served: learner and engine must give fixed token sequences
-the same log-probabilities but for rounding (`probe.find_problem` has the limits), the engine must
-be nearer to the adapter than to the base (once B is not 0), and its weights must hold the learner's
-change. Between two probes the receipt alone speaks. The driver holds only a reference to the
-weights, and compares the answers. `EnvRunnerGroup` replaces a runner whose answer is wrong.
+An answer that equals the receipt proves what arrived: whoever loads the weights (the runner, or
+vLLM's process, from what it has read) computes their SHA-256 anew, once (`delivery.version`). The
+probe, every `probe_interval` versions, proves what is served: learner and engine must give fixed
+token sequences the same log-probabilities but for rounding (`probe.find_problem` has the limits),
+the engine must be nearer to the adapter than to the base (once B is not 0), and its weights must
+have kept the learner's change after rounding. Between two probes the receipt alone is compared. The
+driver holds only a reference to the weights, and compares the answers. `EnvRunnerGroup` replaces a
+runner whose answer is wrong.
 """
 
 import time
@@ -38,7 +39,7 @@ if TYPE_CHECKING:  # they import this module
     from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 _HIGHER_IS_BETTER = ("canary", "engine_effect", "served_effect")
-"""Of the probe's metrics; of the others a lower one is better."""
+"""Metrics of which higher is better; of all others of the probe lower is."""
 Answer: TypeAlias = tuple[AdapterAck, Proof | None]
 """What a runner answers to a delivery; the proof is None if no probe was asked of it."""
 
@@ -60,7 +61,7 @@ class Shipment:
 def deliver(learners: "LearnerGroup", runners: "EnvRunnerGroup") -> dict[str, float]:
     """Has all runners serve the learners' present adapter, proves it, and returns the metrics.
 
-    Raises: DeliveryError if a runner fails twice, TrainingError if none may be replaced.
+    Raises: DeliveryError if a runner fails twice, TrainingError if no replacements are left.
     """
     start_s = time.perf_counter()
     shipment = learners.pack_adapter()
@@ -70,7 +71,7 @@ def deliver(learners: "LearnerGroup", runners: "EnvRunnerGroup") -> dict[str, fl
 
 
 def send_and_prove(shipment: Shipment, runners: "EnvRunnerGroup") -> dict[str, float]:
-    """Has all runners serve a packed adapter; returns each metric of the runner that is worst."""
+    """Has all runners serve a packed adapter; returns each metric's worst value over them."""
     worst: dict[str, float] = {}
     for metrics in runners.deliver(shipment):
         for name, value in metrics.items():

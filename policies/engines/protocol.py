@@ -27,7 +27,7 @@ class Engine:
     """Turns token ids into sampled token ids, for many sessions (episodes) at once.
 
     A session is opened before its first request and closed after its last; between the two it has
-    at most one request under way. Here is what an engine without weights of its own does.
+    at most one request under way. The defaults are those of an engine without weights of its own.
     """
 
     num_versions: int = 1

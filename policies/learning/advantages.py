@@ -16,7 +16,7 @@ _EPSILON = 1e-4
 
 
 def plain_returns(returns: Floats) -> Floats:
-    """The returns as they are. REINFORCE subtracts its moving baseline before.
+    """The returns as they are. REINFORCE subtracts its moving baseline beforehand.
 
     Source: Williams 1992, reinforcement comparison.
     """

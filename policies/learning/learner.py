@@ -57,7 +57,7 @@ _BASELINE_MOMENTUM = 0.9  # about ten updates: the mean return moves slowly agai
 class Learner:
     """Updates a policy's trainable weights and hands them out in versions.
 
-    `version` counts updates from 0, skipped ones too, so a version names one moment of the run.
+    `version` counts updates from 0, skipped ones too; it repeats after a return to a checkpoint.
     `baseline` is the moving average of the updates' mean returns; None before the first.
     """
 
@@ -109,8 +109,8 @@ class Learner:
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         """Learns from the groups, in all epochs, and returns the metrics by their names.
 
-        Tokens from which the loss can learn nothing (`Objective.can_learn`) are not computed. A
-        minibatch of such tokens alone, or whose loss or gradient is not finite, makes no step. An
+        Samples from which the loss can learn nothing (`Objective.can_learn`) are not computed. A
+        minibatch of such samples alone, or whose loss or gradient is not finite, makes no step. An
         update without any step is counted (`num_skipped_updates`) and is a new version all the
         same.
 
@@ -138,7 +138,7 @@ class Learner:
             self._before = weights, deepcopy(self.state_dict())
         self.policy.model.train(self._spec.is_supervised)
         for module in self.policy.model.modules():
-            # It saves memory in this mode alone. What is in it stays without dropout, as the engine
+            # Checkpointing needs this mode; what is in it stays without dropout, as the engine
             module.training |= bool(vars(module).get("gradient_checkpointing"))
 
     def _move_baseline(self, groups: Sequence[EpisodeGroup]) -> float:
@@ -222,7 +222,7 @@ class Learner:
         return make_version(self.version, self.settings.experiment, weights, self.policy.scaling)
 
     def score_extremes(self) -> list[tuple[EpisodeGroup, Sample, Floats]]:
-        """Returns the samples that pulled hardest at the last update.
+        """Returns the samples of extreme advantages at the last update, lowest and highest.
 
         Each with its group and its tokens' log-probabilities under the present weights. All
         learners must call it.

@@ -69,7 +69,7 @@ def is_clipped(
 def compute_kl(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
     """Returns Schulman's estimate k3 of KL(policy, reference) at each sampled token.
 
-    Of his three it is the one without bias whose gradient is useful and whose variance is low.
+    Of his three it is the one that is unbiased and has a low variance.
     Source: joschu.net/blog/kl-approx.html.
     """
     delta = reference_logprobs - logprobs

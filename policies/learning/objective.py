@@ -15,7 +15,7 @@ from agentpeft.policies.messages import Floats
 from agentpeft.policies.settings.config import Settings
 
 _OLDER_CAP = 2.0
-"""The importance cap for samples drawn by older adapters, unless the settings name one."""
+"""The cap of importance weights where a lag is allowed, unless the settings name one."""
 
 
 def join(arrays: Sequence[Floats], device: torch.device) -> Tensor:
@@ -95,14 +95,15 @@ class Objective:
 
         `logprobs` and `entropy` (in nats) are the present weights', (N,) each, sample by sample.
         Three others are told apart: `old` are the learner's before the update, `sampling_logprobs`
-        the engine's when it played, `compared` those in the ratio (`old`, or GSPO's mean of it).
+        the engine's when it played, `compared` those in the ratio (`old`; for GSPO those that give
+        a sequence's tokens one ratio).
         """
         spec, totals, device = self._spec, Totals(), logprobs.device
         advantages = join([s.advantages for s in samples], device)
         weights = spread([s.token_weight for s in samples], samples, device)
         played = [s.trajectory for s in samples]
         sampling_logprobs = join([t.sampling_logprobs[t.loss_mask] for t in played], device)
-        # All samples of a step have old scores, or none of those that are learnt from
+        # In one step all samples that are learnt from have old scores, or none has
         scored = [s.old.logprobs for s in samples if s.old.logprobs is not None]
         reference = [s.reference.logprobs for s in samples if s.reference.logprobs is not None]
         old = compared = join(scored, device) if scored else logprobs.detach()

@@ -32,10 +32,11 @@ class Scores:
 class Sample:
     """A trajectory to learn from: number `index` of group number `group` of an update.
 
-    `advantages`: (N,), once they are estimated. `old`: scores by the weights before the update. Its
+    `advantages`: (N,), once they are estimated. `old`: scores by the weights before the update; its
     log-probabilities are None where nothing reads them: in the first step, if each sample is learnt
     from once (the weights have not moved, so the loss takes its own, detached), and for samples
-    that the loss leaves out. With a teacher all are computed. They are at the sampling temperature.
+    that the loss leaves out. With a teacher all are computed. All scores are at the sampling
+    temperature.
     `reference`: scores by the reference policy, `teacher` by a teacher; empty without one.
     `critic`: None without a critic. The weights are those of each token and turn in the losses,
     over the whole minibatch (`Objective.weigh`); 0 before.

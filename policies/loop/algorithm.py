@@ -49,16 +49,16 @@ _FAULTS = (
     "num_joined_env_runners",
 )
 _ADVICE = ": resume the run"
-_MAX_LEARNER_RESTARTS = 3  # one that dies each time, as for lack of memory, has a cause that stays
+_MAX_LEARNER_RESTARTS = 3  # in a whole run: deaths that repeat share a cause, such as memory
 _TIMES = ("time/sample_s", "time/learn_s", "time/broadcast_s")
 
 
 class Algorithm:
     """Trains an adapter with env runners and learners; a context manager that stops them.
 
-    An iteration learns from a round of `training.num_groups` groups, which `curriculum` chooses.
-    All randomness follows from seed, position, sample and turn, so that a checkpoint needs only the
-    learner's state, the curriculum's and a few counters.
+    An iteration learns from a batch of `training.num_groups` groups, which `curriculum` chooses.
+    All randomness follows from the seed and from counters that are saved, so that a checkpoint
+    needs only the learner's state, the curriculum's and these.
     """
 
     _batches: "TrainingBatches | OracleBatches"
@@ -74,7 +74,7 @@ class Algorithm:
     ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
-        The classes are for actors that do more. `callbacks` None: those that the settings name.
+        Pass subclasses to extend the actors. `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
         if callbacks is None and settings.callbacks is not None:
@@ -144,7 +144,7 @@ class Algorithm:
         return metrics | self._record(batch)
 
     def _record(self, report: SampleReport) -> dict[str, float]:
-        """Takes in what a batch came to, and returns its metrics."""
+        """Takes in a batch's results, and returns its metrics."""
         self._checkpoints.seen.update(report.task_hashes.values())
         metrics = {"time/sample_s": report.sample_s}
         if not self.settings.is_rl:
@@ -174,7 +174,7 @@ class Algorithm:
         runners = settings.env_runners
         is_vllm, share = runners.engine == "vllm", runners.num_gpus_per_env_runner
         measures_gpu = is_vllm and runners.kv_cache_gib is None and 0 < share < 1
-        if measures_gpu:  # as it starts, and counts what a learner takes meanwhile as its own
+        if measures_gpu:  # vLLM does at its start, and would count a learner's memory as its own
             self._learners.call_all(LearnerActor.ping)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
@@ -273,7 +273,7 @@ class Algorithm:
 
         If it is one of this run's own, the logs are cut back to it and later checkpoints are set
         aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
-        differ; nothing has changed then.
+        differ; the policy is then as it was.
         """
         from agentpeft.policies.loop import resuming
 
@@ -312,7 +312,7 @@ class Algorithm:
 
     @contextmanager
     def _remembering_start(self) -> Iterator[None]:
-        """Keeps the state before an iteration that is interrupted, with the learner that it had."""
+        """Keeps the state before an iteration that is interrupted, if the learner is the same."""
         before = self._runners.version, self._state()
         num_restarts = self._faults["num_learner_restarts"]
         try:

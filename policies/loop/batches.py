@@ -1,6 +1,6 @@
 """`TrainingBatches`: keeps env runners busy, and puts the learners' batches together.
 
-With `max_adapter_lag` n the groups of n + 1 batches are asked for at any time. A batch is made of
+With `max_adapter_lag` n the groups of n + 1 batches are asked for as a batch begins. It is made of
 those that are finished, whoever played them and whenever they were asked for: those of the oldest
 adapter first, then by position. So a group that takes long delays no batch but is in a later one,
 as long as it is not too old by then. Without a lag there is nothing to choose: a batch is all that
@@ -13,11 +13,11 @@ starve the runners: others are asked for, up to one episode per slot plus one ba
 A group that never gets into a batch is replaced: the curriculum draws another. Such a group was
 dropped, as its environment kept failing, or stale, as it became too old in play or after it. Once
 more than half of a batch is dropped, none is replaced, and the batch is short; once more than half
-of all groups that were played are dropped, the run ends.
+of the groups that ended for a batch are dropped, the run ends.
 
-A batch is done once the learners hold its groups: those whose node is lost before that are drawn
-again. A checkpoint holds no episodes, but which groups were asked for and not learnt from. A run
-that is resumed plays these first, with the adapter that is restored.
+A batch is done once the learners hold its groups: those whose node is lost before that are played
+again. A checkpoint holds no episodes; it lists the groups that were asked for and not learnt from.
+A run that is resumed plays these first, with the adapter that is restored.
 """
 
 import logging
@@ -80,7 +80,7 @@ class TrainingBatches:
             lost = self._learners.receive(learnt.groups)
             if not lost:
                 break
-            self._draw_again(lost)
+            self._play_again(lost)
         report.task_hashes = learnt.task_hashes
         report.num_stale_groups = sum(not played.is_dropped for played in self._others)
         self._start_next()
@@ -89,7 +89,7 @@ class TrainingBatches:
         return report
 
     def clear(self) -> None:
-        """Forgets all groups, once those in play have come to their end."""
+        """Has the runners give up the groups in play, and forgets all groups."""
         self._runners.give_up()
         self._under_way: set[GroupRequest] = set()
         self._finished: list[PlayedGroup] = []  # and of no batch
@@ -97,7 +97,7 @@ class TrainingBatches:
 
     def _start_next(self) -> None:
         self._batch: list[PlayedGroup] = []
-        self._others: list[PlayedGroup] = []  # of this batch's time: given up, or stale
+        self._others: list[PlayedGroup] = []  # of this batch's time: dropped, or stale
         self._carried = set(self._under_way) if self._in_flight else set()
         self._num_wanted = self._settings.training.num_groups
 
@@ -110,7 +110,7 @@ class TrainingBatches:
         self._finished.append(played)
 
     def _complete(self) -> SampleReport:
-        """Fills the batch; returns the report of it, and of what was given up meanwhile.
+        """Fills the batch; returns the report of it, and of what was set aside meanwhile.
 
         If the settings say so (DAPO), further groups are taken until enough of a batch have spread.
         """
@@ -126,12 +126,12 @@ class TrainingBatches:
             self._num_wanted += len(more)
             self._ask(more)
 
-    def _draw_again(self, lost: Sequence[Ref]) -> None:
+    def _play_again(self, lost: Sequence[Ref]) -> None:
         gone = [played for played in self._batch if any(played.group is ref for ref in lost)]
         self._batch = [played for played in self._batch if played not in gone]
         self._ask([played.request for played in gone], is_first=True)
         self._runners.counts["num_redrawn_groups"] += len(gone)
-        logger.warning("groups are lost with their node: %d are drawn again", len(gone))
+        logger.warning("groups are lost with their node: %d are played again", len(gone))
 
     def _ask_for_missing(self) -> None:
         self._ask(self._curriculum.next_groups(max(self._count_missing(), 0)))
@@ -170,11 +170,13 @@ class TrainingBatches:
     def _sort_out(self) -> None:
         """Sets aside what cannot be learnt from, and has other groups drawn in its place."""
         oldest = self._runners.version - self._lag
-        lost = [
+        unusable = [
             played for played in self._finished if played.group is None or played.version < oldest
         ]
-        self._finished = [played for played in self._finished if played not in lost]
-        for played in lost:  # one by one: what is drawn does not depend on how many come at once
+        self._finished = [played for played in self._finished if played not in unusable]
+        for (
+            played
+        ) in unusable:  # one by one: so what is drawn does not depend on how many there are
             self._others.append(played)
             if not self._fails_too_often:
                 self._ask(self._curriculum.refill())

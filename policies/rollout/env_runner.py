@@ -8,9 +8,9 @@
 Episodes are coroutines of one event loop, in a thread of its own (`TakenGroups`). Environments run
 in other threads (`EnvThreads`), so that a slow step holds up its own episode only.
 
-What keeps a group from the learner: it is *stale* (a new adapter made it too old while it was
-played) or *dropped* (its environment failed again and again). Of a group that is neither, a *slow*
-episode (it was not over after `episode_timeout_s`) is left out alone.
+What keeps a group from the learner: it is *stale* (a new adapter made it too old, in play or while
+it waited) or *dropped* (its environment failed again and again). Of a group that is neither, a
+*slow* episode (it was not over after `episode_timeout_s`) is left out alone.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # a run that our own loop plays does without it
 logger = logging.getLogger(__name__)
 _MAX_ENV_THREADS = 64
 _MAX_RETRIES = 3
-"""Of an episode after a fault: a world that comes back does so within these; others are down."""
+"""Of an episode after a fault: an environment that still fails after these is taken to be down."""
 _FAULTS = (EnvFault, DataError, UnknownTaskError)
 """What an environment's reset or step may raise during a run: the episode is played again."""
 
@@ -53,7 +53,7 @@ class EnvRunner:
     """
 
     def __init__(self, settings: Settings, player: Player | None = None) -> None:
-        """`player` None is the settings'. Raises: SettingsError."""
+        """`player` None: it is made from the settings. Raises: SettingsError."""
         self._settings, self._limits = settings, settings.env_runners
         self._stages, self._held_out = open_stages(settings), open_held_out(settings)
         player = player or make_player(settings)
@@ -152,8 +152,8 @@ class EnvRunner:
         oldest = version - self._settings.max_adapter_lag
         for group in () if self._settings.in_flight_updates else self._taken.under_way:
             is_training, began = group.request.mode == "train", group.version
-            if is_training and began is not None and began < oldest and not group.is_stale:
-                group.is_stale = True
+            if is_training and began is not None and began < oldest and not group.is_left_out:
+                group.is_left_out = True
                 samples = range(group.request.num_episodes)
                 self._engine.update_sessions(closed=list(map(group.name_session, samples)))
         if self._engine.num_versions == 1:
@@ -162,13 +162,13 @@ class EnvRunner:
     def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
         """Makes groups of requests; a stage of training that is over gives its sandboxes back.
 
-        What an evaluation asks for beyond the tasks of a set is not played: they would come again.
+        What an evaluation asks for beyond a set's tasks is skipped: it would repeat them.
         """
         groups = [OpenGroup(r, self._pool_of(r).task_at(r.group_id)) for r in requests]
         if (num_held_out := self._held_out.num_tasks) is not None:
             for group in groups:
                 comes_again = group.request.group_id >= num_held_out
-                group.is_stale = group.request.mode == "eval" and comes_again
+                group.is_left_out = group.request.mode == "eval" and comes_again
         in_play = [group.request for group in (*self._taken.under_way, *groups)]
         stages = {request.stage for request in in_play if request.mode == "train"}
         for stage, pool in enumerate(self._stages):
@@ -223,7 +223,7 @@ class EnvRunner:
                 return
             finally:
                 self._oracle.pop(session, None)
-            if group.is_stale:
+            if group.is_left_out:
                 return
         group.is_dropped = True
         logger.warning("the group of %s is dropped: its environment keeps failing", session)

@@ -54,10 +54,11 @@ class PlayedGroup:
     """A finished group of runner number `runner`, and what happened while it was played.
 
     `group`: the episodes, or in the driver a reference to them. One that is dropped (its
-    world kept failing) or stale (given up in play, as too old to be learnt from) has neither
-    these nor `records`. `version` sampled its first turn, with `in_flight_updates` it is the
-    newest. `last_fault` describes one of the faults; empty without any. `env_s`: the seconds, since
-    the group before, in which at least one call of an environment was under way.
+    environment kept failing) or left out (too old to be learnt from, or beyond an evaluation's
+    tasks) has neither these nor `records`. `version` sampled its first turn, with
+    `in_flight_updates` it is the newest. `last_fault` describes one of the faults; empty without
+    any. `env_s`: the seconds, since the group before, in which at least one call of an environment
+    was under way.
     """
 
     request: GroupRequest
@@ -65,7 +66,7 @@ class PlayedGroup:
     group: EpisodeGroup | Ref | None
     records: tuple[EpisodeRecord, ...]
     is_dropped: bool
-    is_stale: bool
+    is_left_out: bool
     task_hash: int
     counts: PlayCounts
     last_fault: str
@@ -75,7 +76,7 @@ class PlayedGroup:
     @property
     def is_whole(self) -> bool:
         """Whether it was played to its end."""
-        return not (self.is_dropped or self.is_stale)
+        return not (self.is_dropped or self.is_left_out)
 
 
 class SampleReport:
@@ -94,7 +95,7 @@ class SampleReport:
         self.adapter_versions = tuple(group.version for group in whole)
         self.task_hashes = {group.request.group_id: group.task_hash for group in whole}
         self.dropped_group_ids = tuple(g.request.group_id for g in ordered if g.is_dropped)
-        self.num_left_out = sum(group.is_stale for group in ordered)
+        self.num_left_out = sum(group.is_left_out for group in ordered)
         self.counts = sum((group.counts for group in ordered), PlayCounts())
         self.last_fault = next((group.last_fault for group in ordered if group.last_fault), "")
         env_s: dict[int, float] = {}

@@ -4,9 +4,10 @@
 env runner, or a list of actions (`scripted_play`), as an oracle's. It imports neither torch nor a
 tokenizer.
 
-Environments raise `EnvFault` for infrastructure failures; a step that takes too long and what is no
-step's five values count as one. Anything else that they raise is a bug of theirs, and so is a
-reward that is no finite number: `call_environment` makes it an `EnvironmentBugError`.
+Environments raise `EnvFault` for infrastructure failures; a step that takes too long or returns
+anything but a step's five values counts as one. `DataError` and `UnknownTaskError` are about tasks.
+Anything else that they raise is a bug of theirs, and so is a reward that is no finite number:
+`call_environment` makes it an `EnvironmentBugError`.
 """
 
 import math
@@ -83,7 +84,7 @@ async def play_episode(
 ) -> Outcome | None:
     """Plays an episode, for which `env` has been reset, and returns how it ended.
 
-    Returns None if the agent ended the episode; the environment does not hear of that. `call`
+    Returns None if the agent ended the episode; the environment is not told. `call`
     carries out a step: the env runner's does so in another thread, with a time limit. `read_reward`
     is `check_reward`, or another where rewards are ignored, as in imitation.
 
@@ -111,7 +112,7 @@ def check_reward(reward: object) -> float:
 def step(
     env: Env, action: str, read_reward: Callable[[object], float] = check_reward
 ) -> StepResult:
-    """Carries out an action. Raises: EnvFault on what is no step's five values; as `read_reward`.
+    """Carries out an action. Raises: EnvFault on a malformed result; as `read_reward`.
 
     Half a surrogate pair in an observation, as of a file's name, becomes `?`.
     """

@@ -29,8 +29,8 @@ class OpenGroup:
 
     There are several prompts if its environment gives its episodes different ones. `version` is the
     adapter's that sampled its first turn, with `in_flight_updates` its last; None before.
-    `num_ended` episodes are over. It is dropped if its world keeps failing, and stale once it is
-    too old to be learnt from, or if an evaluation has had its task already.
+    `num_ended` episodes are over. It is dropped if its environment keeps failing, and left out
+    once it is too old to be learnt from, or if an evaluation has had its task already.
     """
 
     request: GroupRequest
@@ -39,7 +39,7 @@ class OpenGroup:
     prompts: dict[str, Ids] = field(default_factory=dict)
     version: int | None = None
     is_dropped: bool = False
-    is_stale: bool = False
+    is_left_out: bool = False
     num_ended: int = 0
     counts: PlayCounts = field(default_factory=PlayCounts)
     last_fault: str = ""
@@ -47,7 +47,7 @@ class OpenGroup:
     @property
     def is_given_up(self) -> bool:
         """Whether no further episode of it is played."""
-        return self.is_dropped or self.is_stale
+        return self.is_dropped or self.is_left_out
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class OpenGroup:
         It is dropped where no episode came to its end. One whose prompt left no room for a token
         says nothing, and would shift the others' mean: it is not learnt from.
         """
-        self.is_dropped |= not self.episodes and not self.is_stale
+        self.is_dropped |= not self.episodes and not self.is_left_out
         version = newest if self.version is None else self.version
         episodes = dict(sorted(self.episodes.items()))
         self.counts.num_sampled_tokens = sum(e.num_sampled_tokens for e in episodes.values())
@@ -101,7 +101,7 @@ class OpenGroup:
             group=group,
             records=tuple(records),
             is_dropped=self.is_dropped,
-            is_stale=self.is_stale and not self.is_dropped,
+            is_left_out=self.is_left_out and not self.is_dropped,
             task_hash=content_hash(task),
             counts=self.counts,
             last_fault=self.last_fault,

@@ -89,7 +89,7 @@ class TurnSampler:
         parts: Sequence[Completion],
     ) -> Completion:
         """Samples a turn, or what is left of it after `parts`, to its end or an interruption."""
-        if group.is_stale:
+        if group.is_left_out:
             raise AbandonedEpisodeError
         if group.version is None or self._settings.in_flight_updates:
             group.version = self.version
@@ -111,7 +111,7 @@ class TurnSampler:
         try:
             completion = await self._engine.generate(request)
         except EngineError:
-            if group.is_stale:  # its session was closed
+            if group.is_left_out:  # its session was closed
                 raise AbandonedEpisodeError from None
             raise
         if (served := completion.adapter_version) != (wanted := request.adapter_version):

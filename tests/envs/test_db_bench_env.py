@@ -181,6 +181,35 @@ def test_prompts_say_tables_task_limit_and_syntax(prompt):
     env.close()
 
 
+@pytest.mark.parametrize("prompt", ["full", "tools"])
+@pytest.mark.parametrize(
+    ("table", "column", "shown"),
+    [
+        ("Home games", "age", "`Home games`"),
+        ("Home games", "Rank", "`Home games`, `Rank`"),
+        ("pets", "size (m)", "`size (m)`"),
+        ("pets", "1st", "`1st`"),
+        ("pets", "größe", "`größe`"),
+        ("a`b", "age", "`a``b`"),
+        ("pets", "age", None),
+    ],
+)
+def test_prompts_say_how_names_are_written_that_are_no_plain_words(prompt, table, column, shown):
+    made = Table(table, (Column(column, "INT"),), ((1,),))
+    gold = f"SELECT COUNT(*) FROM `{table.replace('`', '``')}`"
+    task = replace(READ, tables=(made,), gold_sql=gold, label=((1,),))
+    env = DBBenchEnv(task_source=Taskset([task]), prompt=prompt)
+    text, _ = env.reset(options={"task": "read"})
+    hints = [line for line in text.splitlines() if "names in backticks: " in line]
+    assert [line.partition(": ")[2] for line in hints] == ([f"{shown}."] if shown else [])
+    assert ("FROM `my pets` WHERE `age (years)` > 3" in text) == (bool(shown) and prompt == "full")
+    assert ("FROM pets WHERE age > 3" in text) == (not shown and prompt == "full")
+    for action in env.oracle_actions(env.task):
+        *_, info = env.step(action)
+    assert info["outcome"] == "success"
+    env.close()
+
+
 def test_the_compact_prompt_shows_the_answer_to_write():
     env = DBBenchEnv(task_source=TASKS, prompt="compact")
     assert '"Final Answer: [(value, ...), ...]"' in env.reset(options={"task": "read"})[0]

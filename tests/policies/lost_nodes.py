@@ -133,7 +133,7 @@ def test_groups_that_go_with_their_node_are_drawn_again_by_the_runner_that_is_le
         assert adapter == undisturbed
         assert metrics["fault/num_redrawn_groups"] >= 2
         assert metrics["fault/num_learner_restarts"] == 0
-        assert "groups are lost with their node: 2 are drawn again" in caplog.text
+        assert "groups are lost with their node: 2 are played again" in caplog.text
         assert "the run goes on with 1 of 2 env runners: Ray could not place" in caplog.text
         lose_node(cluster, node_of(0))
         with pytest.raises(PlacementError, match=r"the env runners within 5 s: .*the cluster has"):

@@ -425,7 +425,7 @@ def test_an_adapter_is_delivered_between_the_turns_of_an_episode(small_base, new
     assert engines[0].asked == sorted(engines[0].asked)
     assert (played["eval"].is_whole, played["eval"].version) == (True, 0)
     assert len(played["eval"].records) == 1
-    assert (played["train"].is_stale, played["train"].is_whole) == (is_too_old, not is_too_old)
+    assert (played["train"].is_left_out, played["train"].is_whole) == (is_too_old, not is_too_old)
     assert played["train"].version == 0
     groups, _ = play(runner, (1, 1))
     assert groups[0].adapter_version == newest

@@ -48,7 +48,7 @@ class Promise:
 class OpenGroup:
     def __init__(self, request):
         self.request, self.num_left, self.version = request, request.num_episodes, None
-        self.num_playing, self.is_stale = 0, False
+        self.num_playing, self.is_left_out = 0, False
         self.since_s = {}
 
 
@@ -97,7 +97,7 @@ class VirtualRunner:
                     group.since_s[sample] = self.time.now_s
                 group.version = self.version
             if group.version is not None and group.version < oldest:
-                group.is_stale = True
+                group.is_left_out = True
                 self.read_busy_s()
                 self.num_free += group.num_playing
                 self.waiting = deque(seat for seat in self.waiting if seat[0] is not group)
@@ -127,7 +127,7 @@ class VirtualRunner:
         self.time.played.setdefault(group.request.group_id, []).append(span)
 
     def _end(self, group, sample):
-        if group.is_stale:
+        if group.is_left_out:
             return
         self._note(group, sample)
         self.read_busy_s()
@@ -164,7 +164,7 @@ class VirtualRunner:
         return EpisodeGroup(group.request.group_id, "task", (), group.version, ())
 
     def _report(self, group):
-        group_id, is_whole = group.request.group_id, not group.is_stale
+        group_id, is_whole = group.request.group_id, not group.is_left_out
         records = tuple(
             EpisodeRecord(
                 group_id, n, "task", (), group.version, Outcome.FAILURE, float(n % 2), 1, 1, ()
@@ -177,7 +177,7 @@ class VirtualRunner:
             group=None,
             records=records if is_whole else (),
             is_dropped=False,
-            is_stale=not is_whole,
+            is_left_out=not is_whole,
             task_hash=group_id,
             counts=PlayCounts(),
             last_fault="",
