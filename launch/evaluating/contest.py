@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,15 +27,13 @@ from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environments import limit_evaluation
-from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
 Opener: TypeAlias = Callable[[Settings, Contestant, Methods], AbstractContextManager[ReadyPlayer]]
-_MAX_ROUND = 128
-"""Tasks that are played at once, and lost if that is interrupted."""
 _MANY = 8
-"""After so many tasks of which none was played to its end, no further one is tried."""
+"""After so many tasks or more of which none was played to its end, no further one is tried."""
 _MODES: dict[str, dict[Kind, str]] = {
     "adapter": {"adapter": ""},
     "merged": {"merged": "-merged"},
@@ -134,9 +131,11 @@ def evaluate(
     disable_progress_bar()  # type: ignore[no-untyped-call]
     num_runners = min(settings.env_runners.num_env_runners, os.cpu_count() or 1)
     torch.set_num_threads(max(settings.num_threads, num_runners))  # here one engine plays
-    most = settings.env_runners.max_concurrent_episodes // settings.evaluation.samples_per_task
-    is_serial = methods.num_replayed > 0 and examples is None
-    at_once = 1 if is_serial else min(_MAX_ROUND, max(1, most))
+    at_once = settings.evaluation.num_tasks
+    if methods.num_replayed > 0 and examples is None:
+        at_once = 1  # each prompt has the successes before it
+    elif settings.deterministic:  # rounding depends on what is decoded together
+        at_once = _count_slots(settings)
     with closing(EvaluationFiles(output, settings, methods)) as files, _make_bar() as bar:
         files.begin(contestants)
         if any(map(files.missing, contestants)):
@@ -149,6 +148,12 @@ def evaluate(
             _play(contestant, opener(settings, contestant, methods), at_once, files, examples, bar)
             summary = files.write_results()
     return summary
+
+
+def _count_slots(settings: Settings) -> int:
+    """Returns how many tasks are in play at any time, 1 or more."""
+    num_samples = settings.evaluation.samples_per_task
+    return max(settings.env_runners.max_concurrent_episodes // num_samples, 1)
 
 
 def _make_bar() -> Progress:
@@ -184,31 +189,38 @@ def _play(
     examples: Sequence[EpisodeRecord] | None,
     bar: Progress,
 ) -> None:
-    """Plays what is missing, `at_once` tasks in a round, and keeps it."""
+    """Plays what is missing, `at_once` tasks in a round, and keeps each as it is finished."""
     missing = files.missing(contestant)
+    name, (task,) = say_policy(contestant.name), bar.task_ids
+    num_played = 0
     with ExitStack() as stack:
         if missing:
             ready, runner = stack.enter_context(open_runner(player))
             samples = ready.settings.evaluation.samples_per_task
             ready.replay.add(files.records(contestant) if examples is None else examples)
-        name, (task,) = say_policy(contestant.name), bar.task_ids
+            # Tasks that fail are over before others, so as many as are in play must have failed
+            enough = max(_MANY, min(at_once, _count_slots(ready.settings)))
         bar.update(task, description=name, total=len(missing), completed=0)
-        for first in range(0, len(missing), at_once):
-            positions = missing[first : first + at_once]
-            requests = [GroupRequest(p, samples, "eval") for p in positions]
-            _, report = runner.sample(requests, partial(bar.advance, task))
-            records = [ready.recount(record) for record in report.records]
+
+        def keep(finished: Sequence[PlayedGroup]) -> None:
+            nonlocal num_played
+            records = [ready.recount(record) for group in finished for record in group.records]
             if examples is None:
                 ready.replay.add(records)
             files.append(contestant, records)
-            num_played = first + len(positions)
-            if num_played >= min(_MANY, len(missing)) and not files.records(contestant):
+            bar.advance(task, len(finished))
+            num_played += len(finished)
+            if num_played >= min(enough, len(missing)) and not files.records(contestant):
                 limit_s = ready.settings.env_runners.episode_timeout_s
                 silence = f"no answer within env_runners.episode_timeout_s ({limit_s:g})"
+                fault = next((group.last_fault for group in finished if group.last_fault), silence)
                 raise EngineError(
-                    f"{contestant.name}: none of {num_played} tasks was played to its end: "
-                    f"{report.last_fault or silence}"
+                    f"{contestant.name}: none of {num_played} tasks was played to its end: {fault}"
                 )
+
+        for first in range(0, len(missing), at_once):
+            positions = missing[first : first + at_once]
+            runner.sample([GroupRequest(p, samples, "eval") for p in positions], keep)
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)

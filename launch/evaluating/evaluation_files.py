@@ -155,6 +155,7 @@ class EvaluationFiles:
         """
         policies, overall = {}, {}
         for contestant, records in self._records.items():
+            records.sort(key=lambda record: (record.group_id, record.sample))
             metrics = compute_success_metrics(records)
             policies[contestant.name] = {
                 "kind": contestant.kind,

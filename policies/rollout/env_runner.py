@@ -113,11 +113,13 @@ class EnvRunner:
         return num_ended, [self._finish(group) for group in finished]
 
     def sample(
-        self, requests: Sequence[GroupRequest], show: Callable[[int], None] | None = None
+        self,
+        requests: Sequence[GroupRequest],
+        receive: Callable[[Sequence[PlayedGroup]], None] | None = None,
     ) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays groups, and returns those that are whole, by position, once all are finished.
 
-        `show` is told how many have just been finished. Raises: as `collect`.
+        `receive` gets those that have just been finished. Raises: as `collect`, and `receive`.
         """
         self.take(requests)
         played: list[PlayedGroup] = []
@@ -126,8 +128,8 @@ class EnvRunner:
             finished = self.collect(len(requests), until_room=False)[1]
             played += finished
             so_far.tell(len(played))
-            if show is not None:
-                show(len(finished))
+            if receive is not None:
+                receive(finished)
         report = SampleReport(played)
         return report.groups, report
 

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -29,15 +30,17 @@ from agentpeft.launch.evaluating.comparison import bootstrap_interval, compare
 from agentpeft.launch.evaluating.contest import find_contestants
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
 from agentpeft.launch.evaluating.merging import base_settings
-from agentpeft.launch.evaluating.players import Methods
+from agentpeft.launch.evaluating.players import Methods, ReadyPlayer
 from agentpeft.launch.reporting.run_data import to_record
 from agentpeft.launch.run.run_folder import find_adapter, read_start
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
+from agentpeft.policies.errors import EngineError
 from agentpeft.policies.loop.evaluation import pass_at_k, wilson_interval
 from agentpeft.policies.messages import EpisodeRecord, GenerationRequest
 from agentpeft.policies.models.load import load_base
+from agentpeft.policies.rollout.groups import PlayCounts, PlayedGroup
 from agentpeft.policies.settings.config import ModelSettings
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +75,8 @@ def server(run_dir):
 
 def episodes(tmp_path, name):
     lines = (tmp_path / "out" / "sessions" / f"{name}.jsonl").read_text("utf-8").splitlines()
-    return [to_record(json.loads(line)) for line in lines]
+    records = [to_record(json.loads(line)) for line in lines]
+    return sorted(records, key=lambda record: (record.group_id, record.sample))
 
 
 def test_the_oracle_succeeds_always_and_random_text_never(evaluate, tmp_path):
@@ -255,6 +259,57 @@ def test_more_tasks_are_added_and_played_ones_kept(evaluate, tmp_path):
         == 25
     )
     assert episodes(tmp_path, "oracle")[:20] == before
+
+
+@pytest.mark.parametrize(
+    ("num_failing", "num_slots", "is_given_up"),
+    [(10, 64, False), (15, 16, False), (16, 16, True), (24, 64, True), (8, 4, True)],
+)
+def test_each_task_is_kept_at_once_and_tasks_that_fail_first_do_not_end_an_evaluation(
+    run_dir, tmp_path, monkeypatch, num_failing, num_slots, is_given_up
+):
+    """24 tasks; those that fail are over first, then the others from the last to the first."""
+    path, num_kept = tmp_path / "out" / "sessions" / "oracle.jsonl", []
+
+    class Runner:
+        def sample(self, requests, receive):
+            failing, others = requests[:num_failing], requests[num_failing:]
+            for request in (*failing, *reversed(others)):
+                number = request.group_id
+                record = EpisodeRecord(number, 0, "t", (), 0, Outcome.SUCCESS, 1.0, 1, 1, ())
+                receive([make_played(request, (record,) if request in others else ())])
+                num_kept.append(len(path.read_text("utf-8").splitlines()))
+
+    words = ["deterministic=false", "evaluation.num_tasks=24"]
+    words += [f"env_runners.max_concurrent_episodes={num_slots}"]
+    settings = read_start([str(run_dir / "config.toml")], words).settings
+    ready = ReadyPlayer(None, settings, ReplayChat(TextChat(settings.model), 0, 1), {})
+    monkeypatch.setattr(contest, "open_runner", lambda _: nullcontext((ready, Runner())))
+    (oracle,) = find_contestants(settings, [], "adapter", ["oracle"], None, [])
+    play = partial(contest.evaluate, settings, [oracle], Methods(), tmp_path / "out")
+    if is_given_up:
+        with pytest.raises(EngineError, match=f"none of {num_failing} tasks was .*: it is broken"):
+            play()
+    else:
+        assert play()["policies"]["oracle"]["num_episodes"] == 24 - num_failing
+        assert num_kept == [0] * num_failing + list(range(1, 25 - num_failing))
+        ids = [json.loads(line)["group_id"] for line in path.read_text("utf-8").splitlines()]
+        assert ids == list(range(23, num_failing - 1, -1))
+
+
+def make_played(request, records):
+    return PlayedGroup(
+        request=request,
+        version=0,
+        group=None,
+        records=records,
+        is_dropped=not records,
+        is_left_out=False,
+        task_hash=0,
+        counts=PlayCounts(),
+        last_fault="" if records else "it is broken",
+        env_s=0.0,
+    )
 
 
 @pytest.mark.slow
