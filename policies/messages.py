@@ -153,7 +153,7 @@ class TokenRecord:
 
 @dataclass(frozen=True)
 class AdapterVersion:
-    """An adapter's weights under a name that is never used again.
+    """An adapter's weights; `name` has the experiment and the version, `quickstart-000012`.
 
     `weights` are float32 or bfloat16, by PEFT's names. `sha256` is over names, shapes and bytes.
     `scaling` is what B A is multiplied by.

@@ -29,7 +29,7 @@ def compute_hash(weights: Mapping[str, Floats | Bits]) -> str:
 def make_version(
     version: int, run_name: str, weights: Mapping[str, Floats | Bits], scaling: float
 ) -> AdapterVersion:
-    """Returns `weights` under a name that the run uses once; `scaling` multiplies B A."""
+    """Returns `weights` under a name of run and version; `scaling` multiplies B A."""
     name = f"{run_name}-{version:06d}"
     return AdapterVersion(version, name, compute_hash(weights), scaling, dict(weights))
 

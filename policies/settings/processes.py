@@ -238,7 +238,7 @@ class FaultToleranceSettings(Section):
     env_runner_health_probe_timeout_s: float = Field(default=30.0, gt=0)
     """While results are waited for, a runner or learner that does not answer a ping for so
     long is ended, and counts as gone. Where Ray's own processes (raylet, GCS) do not answer the
-    driver for twice as long, 10 s at least, the run ends, to be resumed.
+    driver for twice as long, 60 s at least, the run ends, to be resumed.
     """
     probe_interval: CountOrZero = 1
     """At every n-th adapter version learner and engines must [agree on fixed
