@@ -27,7 +27,7 @@ from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environments import limit_evaluation
-from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
@@ -201,26 +201,23 @@ def _play(
             # Tasks that fail are over before others, so as many as are in play must have failed
             enough = max(_MANY, min(at_once, _count_slots(ready.settings)))
         bar.update(task, description=name, total=len(missing), completed=0)
-
-        def keep(finished: Sequence[PlayedGroup]) -> None:
-            nonlocal num_played
-            records = [ready.recount(record) for group in finished for record in group.records]
-            if examples is None:
-                ready.replay.add(records)
-            files.append(contestant, records)
-            bar.advance(task, len(finished))
-            num_played += len(finished)
-            if num_played >= min(enough, len(missing)) and not files.records(contestant):
-                limit_s = ready.settings.env_runners.episode_timeout_s
-                silence = f"no answer within env_runners.episode_timeout_s ({limit_s:g})"
-                fault = next((group.last_fault for group in finished if group.last_fault), silence)
-                raise EngineError(
-                    f"{contestant.name}: none of {num_played} tasks was played to its end: {fault}"
-                )
-
         for first in range(0, len(missing), at_once):
             positions = missing[first : first + at_once]
-            runner.sample([GroupRequest(p, samples, "eval") for p in positions], keep)
+            for finished in runner.play([GroupRequest(p, samples, "eval") for p in positions]):
+                records = [ready.recount(record) for group in finished for record in group.records]
+                if examples is None:
+                    ready.replay.add(records)
+                files.append(contestant, records)
+                bar.advance(task, len(finished))
+                num_played += len(finished)
+                if num_played >= min(enough, len(missing)) and not files.records(contestant):
+                    limit_s = ready.settings.env_runners.episode_timeout_s
+                    reasons = [group.last_fault for group in finished if group.last_fault]
+                    reasons.append(f"no answer within env_runners.episode_timeout_s ({limit_s:g})")
+                    raise EngineError(
+                        f"{contestant.name}: none of {num_played} tasks was played to its end: "
+                        f"{reasons[0]}"
+                    )
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)

@@ -15,8 +15,9 @@ it waited) or *dropped* (its environment failed again and again). Of a group tha
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from agentpeft.envs import DataError, EnvFault, UnknownTaskError
@@ -112,26 +113,23 @@ class EnvRunner:
         finished, num_ended = self._taken.collect(max_groups, until_room)
         return num_ended, [self._finish(group) for group in finished]
 
-    def sample(
-        self,
-        requests: Sequence[GroupRequest],
-        receive: Callable[[Sequence[PlayedGroup]], None] | None = None,
-    ) -> tuple[list[EpisodeGroup], SampleReport]:
+    def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays groups, and returns those that are whole, by position, once all are finished.
 
-        `receive` gets those that have just been finished. Raises: as `collect`, and `receive`.
+        Raises: as `collect`.
         """
-        self.take(requests)
-        played: list[PlayedGroup] = []
-        so_far = PlayedSoFar(len(requests))
-        while len(played) < len(requests):
-            finished = self.collect(len(requests), until_room=False)[1]
-            played += finished
-            so_far.tell(len(played))
-            if receive is not None:
-                receive(finished)
-        report = SampleReport(played)
+        report = SampleReport(chain.from_iterable(self.play(requests)))
         return report.groups, report
+
+    def play(self, requests: Sequence[GroupRequest]) -> Iterator[list[PlayedGroup]]:
+        """Plays groups, and yields those that have just been finished. Raises: as `collect`."""
+        self.take(requests)
+        num_played, so_far = 0, PlayedSoFar(len(requests))
+        while num_played < len(requests):
+            finished = self.collect(len(requests), until_room=False)[1]
+            num_played += len(finished)
+            so_far.tell(num_played)
+            yield finished
 
     def sleep(self) -> None:
         """Puts the engine to sleep, freeing memory, until it is needed. Raises: EngineError."""

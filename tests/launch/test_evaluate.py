@@ -272,12 +272,12 @@ def test_each_task_is_kept_at_once_and_tasks_that_fail_first_do_not_end_an_evalu
     path, num_kept = tmp_path / "out" / "sessions" / "oracle.jsonl", []
 
     class Runner:
-        def sample(self, requests, receive):
+        def play(self, requests):
             failing, others = requests[:num_failing], requests[num_failing:]
             for request in (*failing, *reversed(others)):
                 number = request.group_id
                 record = EpisodeRecord(number, 0, "t", (), 0, Outcome.SUCCESS, 1.0, 1, 1, ())
-                receive([make_played(request, (record,) if request in others else ())])
+                yield [make_played(request, (record,) if request in others else ())]
                 num_kept.append(len(path.read_text("utf-8").splitlines()))
 
     words = ["deterministic=false", "evaluation.num_tasks=24"]
