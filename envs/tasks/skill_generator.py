@@ -68,7 +68,9 @@ class GeneratorOptions:
         found = match.groupdict()
         flags = {name: found.pop(name) is not None for name in cls._flags}
         split = cast(Split | None, found.pop("split"))
-        limits = {name: None if n in (None, "all") else int(n) for name, n in found.items()}
+        limits: dict[str, Any] = {
+            name: None if number in (None, "all") else int(number) for name, number in found.items()
+        }
         try:
             return cls(split=split, **flags, **limits)
         except SettingsError:

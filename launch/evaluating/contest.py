@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,13 +28,17 @@ from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environments import limit_evaluation
-from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
 Opener: TypeAlias = Callable[[Settings, Contestant, Methods], AbstractContextManager[ReadyPlayer]]
 _MANY = 8
-"""After so many tasks or more of which none was played to its end, no further one is tried."""
+"""If none of the first tasks, at least so many, was played to its end, no further one is tried."""
+_MAX_ROUND = 128
+"""Tasks of a deterministic round, which is kept as a whole."""
+_ROUNDS_AHEAD = 16
+"""How often the slots could be filled by the tasks that are made ahead."""
 _MODES: dict[str, dict[Kind, str]] = {
     "adapter": {"adapter": ""},
     "merged": {"merged": "-merged"},
@@ -131,11 +136,11 @@ def evaluate(
     disable_progress_bar()  # type: ignore[no-untyped-call]
     num_runners = min(settings.env_runners.num_env_runners, os.cpu_count() or 1)
     torch.set_num_threads(max(settings.num_threads, num_runners))  # here one engine plays
-    at_once = settings.evaluation.num_tasks
+    num_samples = settings.evaluation.samples_per_task
+    most = max(settings.env_runners.max_concurrent_episodes // num_samples, 1)
+    at_once = min(_MAX_ROUND, most) if settings.deterministic else _ROUNDS_AHEAD * most
     if methods.num_replayed > 0 and examples is None:
-        at_once = 1  # each prompt has the successes before it
-    elif settings.deterministic:  # rounding depends on what is decoded together
-        at_once = _count_slots(settings)
+        at_once = most = 1  # each prompt has the successes before it
     with closing(EvaluationFiles(output, settings, methods)) as files, _make_bar() as bar:
         files.begin(contestants)
         if any(map(files.missing, contestants)):
@@ -145,15 +150,10 @@ def evaluate(
             with open_runner(opener(settings, contestant, methods)):
                 pass
         for contestant in contestants:
-            _play(contestant, opener(settings, contestant, methods), at_once, files, examples, bar)
+            player = opener(settings, contestant, methods)
+            _play(contestant, player, (most, at_once), files, examples, bar)
             summary = files.write_results()
     return summary
-
-
-def _count_slots(settings: Settings) -> int:
-    """Returns how many tasks are in play at any time, 1 or more."""
-    num_samples = settings.evaluation.samples_per_task
-    return max(settings.env_runners.max_concurrent_episodes // num_samples, 1)
 
 
 def _make_bar() -> Progress:
@@ -184,42 +184,62 @@ def open_runner(
 def _play(
     contestant: Contestant,
     player: AbstractContextManager[ReadyPlayer],
-    at_once: int,
+    sizes: tuple[int, int],
     files: EvaluationFiles,
     examples: Sequence[EpisodeRecord] | None,
     bar: Progress,
 ) -> None:
-    """Plays what is missing, `at_once` tasks in a round, and keeps each as it is finished."""
+    """Plays what is missing, and keeps each task as it is finished, or each deterministic round.
+
+    `sizes`: how many tasks are in play at once, and in a round.
+    """
     missing = files.missing(contestant)
     name, (task,) = say_policy(contestant.name), bar.task_ids
-    num_played = 0
+    firsts = missing[: max(_MANY, sizes[0])]
+    waiting, fault = set(firsts), ""
     with ExitStack() as stack:
+        reports: Iterator[SampleReport] = iter(())
         if missing:
             ready, runner = stack.enter_context(open_runner(player))
-            samples = ready.settings.evaluation.samples_per_task
             ready.replay.add(files.records(contestant) if examples is None else examples)
-            # Tasks that fail are over before others, so as many as are in play must have failed
-            enough = max(_MANY, min(at_once, _count_slots(ready.settings)))
+            reports = _play_rounds(ready.settings, runner, missing, sizes[1])
         bar.update(task, description=name, total=len(missing), completed=0)
-        for first in range(0, len(missing), at_once):
-            positions = missing[first : first + at_once]
-            for finished in runner.play([GroupRequest(p, samples, "eval") for p in positions]):
-                records = [ready.recount(record) for group in finished for record in group.records]
-                if examples is None:
-                    ready.replay.add(records)
+        for report in reports:
+            records = [ready.recount(record) for record in report.records]
+            if examples is None:
+                ready.replay.add(records)
+            if records:
                 files.append(contestant, records)
-                bar.advance(task, len(finished))
-                num_played += len(finished)
-                if num_played >= min(enough, len(missing)) and not files.records(contestant):
-                    limit_s = ready.settings.env_runners.episode_timeout_s
-                    reasons = [group.last_fault for group in finished if group.last_fault]
-                    reasons.append(f"no answer within env_runners.episode_timeout_s ({limit_s:g})")
-                    raise EngineError(
-                        f"{contestant.name}: none of {num_played} tasks was played to its end: "
-                        f"{reasons[0]}"
-                    )
+            bar.advance(task, len(report.requests))
+            waiting.difference_update(request.group_id for request in report.requests)
+            fault = fault or report.last_fault
+            if not waiting and not files.records(contestant):
+                limit_s = ready.settings.env_runners.episode_timeout_s
+                silence = f"no answer within env_runners.episode_timeout_s ({limit_s:g})"
+                raise EngineError(
+                    f"{contestant.name}: none of {len(firsts)} tasks was played to its end: "
+                    f"{fault or silence}"
+                )
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)
     number = int(metrics["num_episodes"])
     logger.info("%s: %s in %d episode%s", name, text, number, "s" * (number != 1))
+
+
+def _play_rounds(
+    settings: Settings, runner: EnvRunner, positions: Sequence[int], at_once: int
+) -> Iterator[SampleReport]:
+    """Plays tasks, `at_once` in a round; yields what is finished.
+
+    What is decoded together decides the rounding, so a deterministic round is one report: if it
+    is interrupted, all of it is played again.
+    """
+    samples = settings.evaluation.samples_per_task
+    for first in range(0, len(positions), at_once):
+        requests = [GroupRequest(p, samples, "eval") for p in positions[first : first + at_once]]
+        played = runner.play(requests)
+        if settings.deterministic:
+            yield SampleReport(chain.from_iterable(played))
+        else:
+            yield from map(SampleReport, played)

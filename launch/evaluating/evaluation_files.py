@@ -154,8 +154,9 @@ class EvaluationFiles:
         merged ones did as unmerged.
         """
         policies, overall = {}, {}
-        for contestant, records in self._records.items():
-            records.sort(key=lambda record: (record.group_id, record.sample))
+        by_position: dict[str, list[EpisodeRecord]] = {}
+        for contestant, played in self._records.items():
+            records = sorted(played, key=lambda record: (record.group_id, record.sample))
             metrics = compute_success_metrics(records)
             policies[contestant.name] = {
                 "kind": contestant.kind,
@@ -165,7 +166,8 @@ class EvaluationFiles:
                 "by_difficulty": _by(records, lambda record: [difficulty_of(record.skills)]),
             }
             overall[contestant.name] = {n: v for n, v in metrics.items() if _OVERALL.fullmatch(n)}
-        comparisons = compare_all({c.name: records for c, records in self._records.items()})
+            by_position[contestant.name] = records
+        comparisons = compare_all(by_position)
         shared = {"agreement": self._agreement(), "comparisons": [*map(asdict, comparisons)]}
         _write_json(
             self._folder / "results.json",

@@ -210,6 +210,15 @@ def test_prompts_say_how_names_are_written_that_are_no_plain_words(prompt, table
     env.close()
 
 
+def test_the_compact_prompt_shows_names_as_sql_has_them():
+    made = Table("Home games", (Column("rank", "INT"), Column("age", "INT")), ((1, 2),))
+    task = replace(READ, tables=(made,), gold_sql="SELECT age FROM `Home games`", label=((2,),))
+    env = DBBenchEnv(task_source=Taskset([task]), prompt="compact")
+    text, _ = env.reset(options={"task": "read"})
+    assert text.startswith("`Home games`(`rank` INT, age INT)\n")
+    env.close()
+
+
 def test_the_compact_prompt_shows_the_answer_to_write():
     env = DBBenchEnv(task_source=TASKS, prompt="compact")
     assert '"Final Answer: [(value, ...), ...]"' in env.reset(options={"task": "read"})[0]

@@ -220,13 +220,14 @@ def test_an_instruction_has_a_word_for_each_selected_column():
                 assert column.name in column.parent.alias
 
 
-def test_spaced_names_are_words_in_backticks_and_change_nothing_else():
+def test_spaced_names_are_words_in_backticks_of_the_same_split():
     made = DBBenchGenerator(spaced_names=True, split="test")
     num_special = 0
     for task in Taskset.generate(made, 200, seed=4):
         assert "/all;test;n/" in task.task_id and DBBenchGenerator().get(task.task_id) == task
         table = task.tables[0]
         names = [table.name, *(column.name for column in table.columns)]
+        assert TableOptions(split="test").allows_name(table.name.lower().replace(" ", "_"))
         assert all(re.fullmatch(r"[A-Z][a-z]*( [a-z0-9]+)*", name) for name in names)
         assert len(set(names[1:])) == len(names) - 1
         num_special += any(" " in name for name in names)

@@ -261,55 +261,112 @@ def test_more_tasks_are_added_and_played_ones_kept(evaluate, tmp_path):
     assert episodes(tmp_path, "oracle")[:20] == before
 
 
+class ToldRunner:
+    """Finishes tasks in the order that `order` gives; `failing` ones are dropped."""
+
+    def __init__(self, failing=(), order=sorted, num_before_interrupt=None):
+        self.failing, self.order, self.left = failing, order, num_before_interrupt
+        self.rounds = []
+
+    def play(self, requests):
+        by_position = {request.group_id: request for request in requests}
+        self.rounds.append(list(by_position))
+        for position in self.order(by_position):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left = None if self.left is None else self.left - 1
+            record = EpisodeRecord(position, 0, "t", (), 0, Outcome.SUCCESS, 1.0, 1, 1, ())
+            is_dropped = position in self.failing
+            yield [
+                PlayedGroup(
+                    request=by_position[position],
+                    version=0,
+                    group=None,
+                    records=() if is_dropped else (record,),
+                    is_dropped=is_dropped,
+                    is_left_out=False,
+                    task_hash=0,
+                    counts=PlayCounts(),
+                    last_fault="it is broken" if is_dropped else "",
+                    env_s=0.0,
+                )
+            ]
+
+
+@pytest.fixture
+def evaluate_told(run_dir, tmp_path, monkeypatch):
+    """Returns an evaluation of 24 tasks by a `ToldRunner`, and what it has written so far."""
+    path = tmp_path / "out" / "sessions" / "oracle.jsonl"
+
+    def run(runner, *words):
+        words = ["evaluation.num_tasks=24", *words]
+        settings = read_start([str(run_dir / "config.toml")], words).settings
+        ready = ReadyPlayer(None, settings, ReplayChat(TextChat(settings.model), 0, 1), {})
+        monkeypatch.setattr(contest, "open_runner", lambda _: nullcontext((ready, runner)))
+        (oracle,) = find_contestants(settings, [], "adapter", ["oracle"], None, [])
+        return contest.evaluate(settings, [oracle], Methods(), tmp_path / "out")["policies"]
+
+    def kept():
+        lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+        return [json.loads(line)["group_id"] for line in lines]
+
+    return run, kept
+
+
+def last_first(positions):
+    return sorted(positions, reverse=True)
+
+
 @pytest.mark.parametrize(
-    ("num_failing", "num_slots", "is_given_up"),
-    [(10, 64, False), (15, 16, False), (16, 16, True), (24, 64, True), (8, 4, True)],
+    ("failing", "num_slots", "num_tried"),
+    [
+        (range(10), 64, None),
+        (range(15), 16, None),
+        (range(1, 20), 4, None),
+        (range(16), 16, 16),
+        (range(8), 4, 8),
+        (range(24), 64, 24),
+    ],
 )
-def test_each_task_is_kept_at_once_and_tasks_that_fail_first_do_not_end_an_evaluation(
-    run_dir, tmp_path, monkeypatch, num_failing, num_slots, is_given_up
+def test_an_evaluation_is_given_up_if_all_of_its_first_tasks_fail(
+    evaluate_told, failing, num_slots, num_tried
 ):
-    """24 tasks; those that fail are over first, then the others from the last to the first."""
-    path, num_kept = tmp_path / "out" / "sessions" / "oracle.jsonl", []
-
-    class Runner:
-        def play(self, requests):
-            failing, others = requests[:num_failing], requests[num_failing:]
-            for request in (*failing, *reversed(others)):
-                number = request.group_id
-                record = EpisodeRecord(number, 0, "t", (), 0, Outcome.SUCCESS, 1.0, 1, 1, ())
-                yield [make_played(request, (record,) if request in others else ())]
-                num_kept.append(len(path.read_text("utf-8").splitlines()))
-
-    words = ["deterministic=false", "evaluation.num_tasks=24"]
-    words += [f"env_runners.max_concurrent_episodes={num_slots}"]
-    settings = read_start([str(run_dir / "config.toml")], words).settings
-    ready = ReadyPlayer(None, settings, ReplayChat(TextChat(settings.model), 0, 1), {})
-    monkeypatch.setattr(contest, "open_runner", lambda _: nullcontext((ready, Runner())))
-    (oracle,) = find_contestants(settings, [], "adapter", ["oracle"], None, [])
-    play = partial(contest.evaluate, settings, [oracle], Methods(), tmp_path / "out")
-    if is_given_up:
-        with pytest.raises(EngineError, match=f"none of {num_failing} tasks was .*: it is broken"):
-            play()
-    else:
-        assert play()["policies"]["oracle"]["num_episodes"] == 24 - num_failing
-        assert num_kept == [0] * num_failing + list(range(1, 25 - num_failing))
-        ids = [json.loads(line)["group_id"] for line in path.read_text("utf-8").splitlines()]
-        assert ids == list(range(23, num_failing - 1, -1))
-
-
-def make_played(request, records):
-    return PlayedGroup(
-        request=request,
-        version=0,
-        group=None,
-        records=records,
-        is_dropped=not records,
-        is_left_out=False,
-        task_hash=0,
-        counts=PlayCounts(),
-        last_fault="" if records else "it is broken",
-        env_s=0.0,
+    """Those that fail are over before the others."""
+    run, kept = evaluate_told
+    runner = ToldRunner(
+        failing, lambda positions: sorted(positions, key=lambda p: p not in failing)
     )
+    play = partial(
+        run, runner, "deterministic=false", f"env_runners.max_concurrent_episodes={num_slots}"
+    )
+    if num_tried is None:
+        assert play()["oracle"]["num_episodes"] == 24 - len(failing)
+        assert set(kept()) == set(range(24)) - set(failing)
+    else:
+        with pytest.raises(EngineError, match=f"none of {num_tried} tasks was .*: it is broken"):
+            play()
+        assert kept() == []
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "num_kept"), [(True, [0, 1, 2, 3]), (False, [23, 22, 21, 20, 19, 18])]
+)
+def test_what_was_over_is_kept_or_if_deterministic_the_rounds(
+    evaluate_told, deterministic, num_kept
+):
+    run, kept = evaluate_told
+    words = f"deterministic={str(deterministic).lower()}", "env_runners.max_concurrent_episodes=4"
+    interrupted = ToldRunner(order=last_first, num_before_interrupt=6)
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupted, *words)
+    assert kept() == num_kept
+    resumed = ToldRunner(order=last_first)
+    assert run(resumed, *words)["oracle"]["num_episodes"] == 24
+    assert sorted(kept()) == list(range(24))
+    if deterministic:  # each round is as it would have been
+        assert [*interrupted.rounds, *resumed.rounds[1:]] == [
+            list(range(first, first + 4)) for first in range(0, 24, 4)
+        ]
 
 
 @pytest.mark.slow

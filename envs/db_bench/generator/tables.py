@@ -54,7 +54,7 @@ class TableOptions(GeneratorOptions):
     `max_columns` (3 or more) and `max_rows` (4 or more) of a table; skills that need more columns
     than that get them. `max_text_chars` (3 or more): of a text in gold SQL. `invent`: half of the
     text columns hold made-up words of 3 to 9 letters, and numbers are raised by any from 1 to 99.
-    `spaced_names`: names are words, as `Hire date`, which SQL needs in backticks.
+    `spaced_names`: names are words, as `Hire date`; those of several need backticks in SQL.
 
     `split`: each text, number, date and table name is for training or for testing, by a hash of its
     value. A task's table name and the literals of its gold SQL are of its split alone. Not held out
@@ -276,9 +276,9 @@ def _make_table_name(rng: TaskRandom, names: list[str], options: TableOptions) -
     prefix = f"{rng.choice(_POOLS['PREFIX'])}_" if rng.random() < 0.4 else ""
     suffix = f"_{rng.choice(_POOLS['SUFFIX'])}" if rng.random() < 0.4 else ""
     name = f"{prefix}{rng.choice(names)}{suffix}"
-    if options.spaced_names:
-        name = name.replace("_", " ").capitalize()
-    return name if options.allows_name(name) else _make_table_name(rng, names, options)
+    if not options.allows_name(name):
+        return _make_table_name(rng, names, options)
+    return name.replace("_", " ").capitalize() if options.spaced_names else name
 
 
 def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list[Field]:
