@@ -39,6 +39,7 @@ from agentpeft.launch.run.run_folder import (
     Start,
     as_word,
     change_settings,
+    find_adapter,
     is_held,
     list_configs,
     lock_run,
@@ -65,7 +66,8 @@ def train(  # noqa: PLR0913 (options, by keyword only)
     fast_dev_run: FastDevRun = False,
     resume: Annotated[Path | None, _start(metavar="DIR", help="Go on with a run.")] = None,
     resume_from: Annotated[
-        Path | None, _start(metavar="ADAPTER", help="Start from an adapter's weights alone.")
+        Path | None,
+        _start(metavar="ADAPTER", help="Start from an adapter's, or a run's, weights alone."),
     ] = None,
     address: Annotated[str | None, _cluster(help="Ray cluster to join; else RAY_ADDRESS.")] = None,
     as_json: AsJson = False,
@@ -135,6 +137,8 @@ def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path 
             raise SettingsError("--resume goes on with the run's own config: give no other")
         return read_resumed(resume, settings)
     if resume_from is not None:
+        if any((resume_from / name).is_dir() for name in ("checkpoints", "adapter")):
+            resume_from = find_adapter(resume_from)  # a run's, or a checkpoint's
         if is_whole_model(resume_from):
             raise SettingsError(
                 f"--resume-from {resume_from} is a whole model: set model.name to it instead"

@@ -327,10 +327,12 @@ def test_a_run_leaves_the_garbage_collector_as_it_was(config, capsys):
 def test_a_run_starts_from_the_weights_of_an_adapter(config, capsys):
     assert main([config, "training.num_iterations=1"]) == 0
     adapter = json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
-    assert main([config, "training.num_iterations=0", "--resume-from", adapter]) == 0
-    again = json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
     name = "adapter_model.safetensors"
-    assert (Path(again) / name).read_bytes() == (Path(adapter) / name).read_bytes()
+    checkpoint = Path(adapter).parent
+    for start in (adapter, checkpoint, checkpoint.parents[1]):  # the newest one of a run
+        assert main([config, "training.num_iterations=0", "--resume-from", str(start)]) == 0
+        again = json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
+        assert (Path(again) / name).read_bytes() == (Path(adapter) / name).read_bytes()
 
 
 @pytest.mark.slow
