@@ -71,7 +71,7 @@ class GeneratedTaskEnv(TextEnv[TaskT]):
         """Makes the tasks by `generator`, or reads those of `data` by `load_tasks`.
 
         `file_options` are further arguments of `load_tasks`, and None in each where there is no
-        file. `sizes` are the generator's options besides `GeneratorOptions`. All others are
+        file. `sizes` are the generator's limits besides those of `GeneratorOptions`. All others are
         explained in `GeneratedTaskOptions`. Raises: SettingsError, DataError (task file).
         """
         generated = generator.options_type(max_phrasings, split, invent, **sizes)

@@ -66,8 +66,7 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
       or `{"tasks": file, "index": file}` for the tasks that an index lists (without `tasks`
         those of the `entry_dict.json` beside it);
       None generates tasks without end.
-    * `max_columns`, `max_rows`, `max_text_chars`, `spaced_names`: of generated tasks; see
-      `TableOptions`.
+    * `max_columns`, `max_rows`, `max_text_chars`: of generated tasks; see `TableOptions`.
     * `task_source`, `skills`, `split` and more: see `GeneratedTaskOptions`.
     * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
       speaks MySQL), "docker" or "docker://image".
@@ -96,7 +95,6 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
         max_columns: int | None = None,
         max_rows: int | None = None,
         max_text_chars: int | None = None,
-        spaced_names: bool = False,
         database: str = "sqlite",
         autocommit: bool = True,
         oracle_commits: float = 0.0,
@@ -111,7 +109,6 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
             "max_columns": max_columns,
             "max_rows": max_rows,
             "max_text_chars": max_text_chars,
-            "spaced_names": spaced_names,
         }
         super().__init__(DBBenchGenerator, data, load_tasks, {}, sizes, **options)
         check_flag("autocommit", autocommit)

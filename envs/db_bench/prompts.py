@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agentpeft.envs.core.text_env import EpisodeConfig
 from agentpeft.envs.db_bench.backends.protocol import Table
-from agentpeft.envs.db_bench.names import is_plain, quote, quote_if_needed
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.words import RESERVED
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.generated_env import PromptStyle
 
@@ -97,17 +97,31 @@ def render_prompt(
 
 
 def _full_table(table: Table) -> str:
-    columns = ", ".join(f"{quote(column.name)} {column.type}" for column in table.columns)
-    return f"Table {quote(table.name)} has the columns {columns}."
+    columns = ", ".join(f"{_quote(column.name)} {column.type}" for column in table.columns)
+    return f"Table {_quote(table.name)} has the columns {columns}."
 
 
 def _list_special(tables: Sequence[Table]) -> list[str]:
     """Returns a sentence about the names that need backticks; none where no name does."""
     names = [name for table in tables for name in (table.name, *(c.name for c in table.columns))]
-    special = [quote(name) for name in dict.fromkeys(names) if not is_plain(name)]
+    special = [_quote(name) for name in dict.fromkeys(names) if not _is_plain(name)]
     return [f"In SQL, write these names in backticks: {', '.join(special)}."] if special else []
 
 
 def _compact_table(table: Table) -> str:
-    columns = ", ".join(f"{quote_if_needed(column.name)} {column.type}" for column in table.columns)
-    return f"{quote_if_needed(table.name)}({columns})"
+    columns = ", ".join(
+        f"{_quote_if_needed(column.name)} {column.type}" for column in table.columns
+    )
+    return f"{_quote_if_needed(table.name)}({columns})"
+
+
+def _quote_if_needed(name: str) -> str:
+    return name if _is_plain(name) else _quote(name)
+
+
+def _quote(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _is_plain(name: str) -> bool:
+    return name.isidentifier() and name.isascii() and name.upper() not in RESERVED

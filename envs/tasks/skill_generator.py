@@ -43,8 +43,6 @@ class GeneratorOptions:
     invent: bool = False
     _limits: ClassVar[dict[str, tuple[str, int]]] = {"max_phrasings": ("", 1)}
     """Per limit: its letter in task ids, and its minimum."""
-    _flags: ClassVar[dict[str, str]] = {"invent": "i"}
-    """Their letters in task ids."""
 
     def __post_init__(self) -> None:
         """Raises: SettingsError."""
@@ -52,27 +50,20 @@ class GeneratorOptions:
         for name, (_, least) in self._limits.items():
             if vars(self)[name] is not None:
                 check_count(name, vars(self)[name], least)
-        for name in self._flags:
-            check_flag(name, vars(self)[name])
+        check_flag("invent", self.invent)
 
     @classmethod
     def parse_id(cls, text: str) -> Self | None:
         """Returns the options written in a task id's middle part; None if they are not valid."""
-        (first, _), *others = cls._limits.items()
-        marks = [f"(?:;{mark}(?P<{name}>[1-9]\\d*))?" for name, (mark, _) in others]
-        marks += [f"(?P<{name}>;{mark})?" for name, mark in cls._flags.items()]
-        start = rf"(?P<{first}>all|[1-9]\d*)(?:;(?P<split>train|test))?"
-        match = re.fullmatch(start + "".join(marks), text)
+        marks = [f"(?:;{mark}([1-9]\\d*))?" for mark, _ in cls._limits.values() if mark]
+        match = re.fullmatch(rf"(all|[1-9]\d*)(?:;(train|test))?{''.join(marks)}(;i)?", text)
         if match is None:
             return None
-        found = match.groupdict()
-        flags = {name: found.pop(name) is not None for name in cls._flags}
-        split = cast(Split | None, found.pop("split"))
-        limits: dict[str, Any] = {
-            name: None if number in (None, "all") else int(number) for name, number in found.items()
-        }
+        first, split, *others, invent = match.groups()
+        numbers = [None if number in (None, "all") else int(number) for number in (first, *others)]
+        limits = dict(zip(cls._limits, numbers, strict=True))
         try:
-            return cls(split=split, **flags, **limits)
+            return cls(split=cast(Split | None, split), invent=invent is not None, **limits)
         except SettingsError:
             return None
 
@@ -80,8 +71,7 @@ class GeneratorOptions:
         """Returns the middle part of a task's id: "all", "1;test;c4;r8;i"."""
         first, *others = ((mark, vars(self)[name]) for name, (mark, _) in self._limits.items())
         numbers = [f"{mark}{limit}" for mark, limit in others if limit]
-        flags = [mark for name, mark in self._flags.items() if vars(self)[name]]
-        parts = [str(first[1] or "all"), self.split, *numbers, *flags]
+        parts = [str(first[1] or "all"), self.split, *numbers, "i" if self.invent else None]
         return ";".join(filter(None, parts))
 
 

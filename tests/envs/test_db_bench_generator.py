@@ -92,11 +92,9 @@ def test_sets_of_skills_have_every_skill_that_goes_with_others():
     assert drawn == set(SKILLS) - {"insert"}
 
 
-@pytest.mark.parametrize("spaced_names", [False, True])
 @pytest.mark.parametrize("skill", SKILLS)
-def test_the_label_is_what_the_gold_sql_gives_with_types(skill, spaced_names, database):
-    generator = DBBenchGenerator([skill], spaced_names=spaced_names)
-    for task in Taskset.generate(generator, 15, seed=2):
+def test_the_label_is_what_the_gold_sql_gives_with_types(skill, database):
+    for task in Taskset.generate(DBBenchGenerator([skill]), 15, seed=2):
         rows = run(database, task, task.gold_sql)
         if task.is_write:
             assert Counter(rows) != Counter(task.tables[0].rows)
@@ -220,32 +218,10 @@ def test_an_instruction_has_a_word_for_each_selected_column():
                 assert column.name in column.parent.alias
 
 
-def test_spaced_names_are_words_in_backticks_of_the_same_split():
-    made = DBBenchGenerator(spaced_names=True, split="test")
-    num_special = 0
-    for task in Taskset.generate(made, 200, seed=4):
-        assert "/all;test;n/" in task.task_id and DBBenchGenerator().get(task.task_id) == task
-        table = task.tables[0]
-        names = [table.name, *(column.name for column in table.columns)]
-        assert TableOptions(split="test").allows_name(table.name.lower().replace(" ", "_"))
-        assert all(re.fullmatch(r"[A-Z][a-z]*( [a-z0-9]+)*", name) for name in names)
-        assert len(set(names[1:])) == len(names) - 1
-        num_special += any(" " in name for name in names)
-        assert table.name in task.instruction
-        words = re.findall("`([^`]+)`", task.gold_sql)
-        assert set(words) <= set(names) and all(" " in word for word in words)
-        bare = re.sub(r"`[^`]+`|'[^']*'", "", task.gold_sql)
-        assert not any(name in bare for name in names if " " in name)
-    assert num_special > 190
-
-
-@pytest.mark.parametrize("spaced_names", [False, True])
 @pytest.mark.parametrize("max_columns", [3, 4])
 @pytest.mark.parametrize("skill", [skill for skill in SKILLS if skill not in WRITES])
-def test_who_is_asked_for_all_columns_is_right_with_those_of_the_table(
-    skill, max_columns, spaced_names
-):
-    generator = DBBenchGenerator([skill], max_columns=max_columns, spaced_names=spaced_names)
+def test_who_is_asked_for_all_columns_is_right_with_those_of_the_table(skill, max_columns):
+    generator = DBBenchGenerator([skill], max_columns=max_columns)
     for task in Taskset.generate(generator, 100, seed=5):
         if "all columns" in task.instruction:
             outputs = sqlglot.parse_one(task.gold_sql, read="mysql").expressions

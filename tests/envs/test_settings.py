@@ -62,7 +62,6 @@ ACCEPTED = {
     "timeout_ends": {"True"},
     "autocommit": {"True"},
     "invent": {"True"},
-    "spaced_names": {"True"},
     "episode_timeout_s": {"None", "1", "5", "0.5"},
     "statement_timeout_s": {"1", "5", "0.5"},
     "command_timeout_s": {"1", "5", "0.5"},

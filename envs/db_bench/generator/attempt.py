@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from agentpeft.envs.db_bench.backends.protocol import Row, Value
 from agentpeft.envs.db_bench.generator.tables import Field, SampleTable, make_value
-from agentpeft.envs.db_bench.names import quote_if_needed
 from agentpeft.envs.db_bench.skills import check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.tasks.phrases import Speaker
@@ -29,8 +28,8 @@ class Attempt:
 
     @property
     def table(self) -> str:
-        """The table's name as SQL."""
-        return quote_if_needed(self.sample.table.name)
+        """The table's name."""
+        return self.sample.table.name
 
     @property
     def from_sql(self) -> str:
@@ -43,7 +42,7 @@ class Attempt:
 
     def ref(self, column: Field) -> str:
         """Returns a column as the outermost query writes it."""
-        return self.prefix + column.sql
+        return self.prefix + column.name
 
     def pick(self, columns: Iterable[Field]) -> Field:
         """Returns one of the columns, an unused one if possible. Raises: NoTaskHereError."""

@@ -92,7 +92,7 @@ def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause[int]:
         fields = [column for column in fields if column.kind != "name"]
     column = attempt.pick(fields)
     operator = attempt.rng.choice(_OPERATORS[column.kind])
-    name = (attempt.prefix if prefix is None else prefix) + column.sql
+    name = (attempt.prefix if prefix is None else prefix) + column.name
     if operator == "starts":
         letters = [str(text)[0] for text in attempt.sample.distinct(column)]
         letters = [letter for letter in letters if attempt.sample.options.allows(f"{letter}%")]
@@ -209,7 +209,7 @@ def _plain_subquery(attempt: Attempt) -> Clause[int]:
     kind = attempt.skills & {"subquery_single"}
     if attempt.rng.random() < 0.3:
         column, inner = attempt.pick(attempt.sample.categories), make_condition(attempt, "")
-        head = f"{attempt.ref(column)} IN (SELECT {column.sql} FROM {attempt.table}"
+        head = f"{attempt.ref(column)} IN (SELECT {column.name} FROM {attempt.table}"
         words = attempt.say("occurs", c=column.words, d=inner.words)
         skills = kind | {"where_single_condition"}
         values = attempt.sample.stored(column)
@@ -221,7 +221,7 @@ def _plain_subquery(attempt: Attempt) -> Clause[int]:
     function, phrase, operators = attempt.rng.choice(_EXTREMES)
     operator = attempt.rng.choice(operators)
     words = attempt.say(operator, c=column.words, v=attempt.say(phrase, c=column.words))
-    query = f"(SELECT {function}({column.sql}) FROM {attempt.table})"
+    query = f"(SELECT {function}({column.name}) FROM {attempt.table})"
     values = attempt.sample.stored(column)
     row_mask = _keep(values, operator, AGGREGATES[function](values))
     return Clause(f"{attempt.ref(column)} {operator} {query}", words, row_mask, skills=kind)
@@ -240,14 +240,14 @@ def _nested_subquery(attempt: Attempt) -> Clause[int]:
     average = attempt.say("average_all", c=inner.words)
     inner_words = attempt.say(operators[1], c=inner.words, v=average)
     some = attempt.say("average_some", c=outer.words, d=inner_words)
-    start = f"{attempt.ref(outer)} {operators[0]} (SELECT AVG({outer.sql}) FROM {attempt.table}"
-    deepest = f"(SELECT AVG({inner.sql}) FROM {attempt.table})"
+    start = f"{attempt.ref(outer)} {operators[0]} (SELECT AVG({outer.name}) FROM {attempt.table}"
+    deepest = f"(SELECT AVG({inner.name}) FROM {attempt.table})"
     words = attempt.say(operators[0], c=outer.words, v=some)
     values, inner_values = attempt.sample.stored(outer), attempt.sample.stored(inner)
     chosen = to_indices(_keep(inner_values, operators[1], _average(inner_values)))
     averaged = [values[index] for index in chosen]
     return Clause(
-        f"{start} WHERE {inner.sql} {operators[1]} {deepest})",
+        f"{start} WHERE {inner.name} {operators[1]} {deepest})",
         words,
         _keep(values, operators[0], _average(averaged)) if averaged else 0,
         (_keep(values, operators[0], _average(values)),),
@@ -257,7 +257,7 @@ def _nested_subquery(attempt: Attempt) -> Clause[int]:
 
 def _neither_extreme(attempt: Attempt) -> Clause[int]:
     column = attempt.pick(attempt.sample.numbers)
-    ends = [f"(SELECT {end}({column.sql}) FROM {attempt.table})" for end in ("MAX", "MIN")]
+    ends = [f"(SELECT {end}({column.name}) FROM {attempt.table})" for end in ("MAX", "MIN")]
     values = attempt.sample.stored(column)
     without = [_keep(values, "<>", end(values)) for end in (max, min)]
     return Clause(

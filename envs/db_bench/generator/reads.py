@@ -100,7 +100,7 @@ def select(attempt: Attempt) -> DBBenchTask:
     sentences = [_say_head(attempt, outputs, groups, where), *alias_words]
     sentences += [clause.words for clause in (having, order, limit) if clause.words]
     shown = [out.shown for out in outputs]
-    is_all = shown == [column.sql for column in attempt.sample.fields]
+    is_all = shown == [column.name for column in attempt.sample.fields]
     head = f"SELECT {'*' if is_all else ', '.join(shown)} FROM {attempt.from_sql}"  # noqa: S608
     columns = [out.to_values(v) for out, v in zip(outputs, zip(*rows, strict=True), strict=True)]
     return attempt.make_task(
@@ -298,7 +298,7 @@ def _say_head(
     form = "groups" if groups else "totals" if "(" in outputs[0].sql else "rows"
     cols = enumerate_words([f"the {out.words}" for out in outputs])
     names = [out.sql.removeprefix(attempt.prefix) for out in outputs]
-    if names == [field.sql for field in attempt.sample.fields]:  # as who is asked gives them
+    if names == [field.name for field in attempt.sample.fields]:  # as who is asked gives them
         cols = "all columns"
     said = {"groups": "groups_where", "totals": "totals_where", "rows": "where"}[form]
     restriction = f" {attempt.say(said, c=where.words)}" if where.words else ""

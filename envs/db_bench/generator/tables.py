@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from agentpeft.envs.db_bench.backends.protocol import Column, Table, Value
-from agentpeft.envs.db_bench.names import quote_if_needed
 from agentpeft.envs.tasks.phrases import invent_word, read_toml
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions
 from agentpeft.envs.tasks.task import Split, compute_split
@@ -54,7 +53,6 @@ class TableOptions(GeneratorOptions):
     `max_columns` (3 or more) and `max_rows` (4 or more) of a table; skills that need more columns
     than that get them. `max_text_chars` (3 or more): of a text in gold SQL. `invent`: half of the
     text columns hold made-up words of 3 to 9 letters, and numbers are raised by any from 1 to 99.
-    `spaced_names`: names are words, as `Hire date`; those of several need backticks in SQL.
 
     `split`: each text, number, date and table name is for training or for testing, by a hash of its
     value. A task's table name and the literals of its gold SQL are of its split alone. Not held out
@@ -64,8 +62,6 @@ class TableOptions(GeneratorOptions):
     max_columns: int | None = None
     max_rows: int | None = None
     max_text_chars: int | None = None
-    spaced_names: bool = False
-    _flags = GeneratorOptions._flags | {"spaced_names": "n"}
     _limits = GeneratorOptions._limits | {
         "max_columns": ("c", 3),
         "max_rows": ("r", 4),
@@ -106,12 +102,7 @@ class Field:
     @cached_property
     def words(self) -> str:
         """The name as words: "hire date"; `num_pages` is "number of pages"."""
-        return self.name.replace("num_", "number of ").replace("_", " ").lower()
-
-    @cached_property
-    def sql(self) -> str:
-        """The name as SQL."""
-        return quote_if_needed(self.name)
+        return self.name.replace("num_", "number of ").replace("_", " ")
 
     @cached_property
     def is_number(self) -> bool:
@@ -194,8 +185,6 @@ def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -
     fields = [column[0] if len(column) == 1 else rng.choice(column) for column in columns]
     if options.invent:
         fields = [_with_invented_words(rng, field) for field in fields]
-    if options.spaced_names:
-        fields = [replace(field, name=field.words.capitalize()) for field in fields]
     rng.shuffle(fields)
     if options.max_columns is not None:
         fields = _fewer(fields, skills, options.max_columns)
@@ -276,9 +265,7 @@ def _make_table_name(rng: TaskRandom, names: list[str], options: TableOptions) -
     prefix = f"{rng.choice(_POOLS['PREFIX'])}_" if rng.random() < 0.4 else ""
     suffix = f"_{rng.choice(_POOLS['SUFFIX'])}" if rng.random() < 0.4 else ""
     name = f"{prefix}{rng.choice(names)}{suffix}"
-    if not options.allows_name(name):
-        return _make_table_name(rng, names, options)
-    return name.replace("_", " ").capitalize() if options.spaced_names else name
+    return name if options.allows_name(name) else _make_table_name(rng, names, options)
 
 
 def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list[Field]:

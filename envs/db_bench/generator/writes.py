@@ -44,14 +44,15 @@ def insert(attempt: Attempt) -> DBBenchTask:
     rows = [[attempt.new_value(column) for column in fields] for _ in range(2)]
     rows = rows[: 1 if attempt.rng.random() < 0.7 else 2]
     lists = [f"({', '.join(map(to_literal, row))})" for row in rows]
-    columns = ", ".join(column.sql for column in fields)
-    sql = f"INSERT INTO {attempt.table} ({columns}) VALUES {', '.join(lists)}"
+    columns = ", ".join(column.name for column in fields)
+    table = attempt.sample.table.name
+    sql = f"INSERT INTO {table} ({columns}) VALUES {', '.join(lists)}"
     texts = [
         enumerate_words([f"{c.words} {quote(v)}" for c, v in zip(fields, row, strict=True)])
         for row in rows
     ]
     values = f"{attempt.say('insert_both')} ".join(texts)
-    text = attempt.speaker.capital("insert", table=attempt.sample.table.name, values=values)
+    text = attempt.speaker.capital("insert", table=table, values=values)
     return attempt.make_task(sql, text, ["insert"])
 
 
@@ -60,7 +61,7 @@ def delete(attempt: Attempt) -> DBBenchTask:
     choice, tail = _make_choice(attempt)
     _verify(attempt, choice, [])
     where = _say_where(attempt, choice[0])
-    text = attempt.speaker.capital("delete", table=attempt.sample.table.name, where=where)
+    text = attempt.speaker.capital("delete", table=attempt.table, where=where)
     return _draft(attempt, "delete", f"DELETE FROM {attempt.table}", choice, text + tail)
 
 
@@ -73,7 +74,7 @@ def update(attempt: Attempt) -> DBBenchTask:
     _verify(attempt, choice, changes)
     text = attempt.speaker.capital(
         "update" if choice[0].sql else "update_all",
-        table=attempt.sample.table.name,
+        table=attempt.table,
         changes=enumerate_words([change.words for change in changes]),
         where=_say_where(attempt, choice[0]),
     )
@@ -115,13 +116,13 @@ def _make_change(attempt: Attempt, column: Field) -> _Change:
             steps = [step for step in _STEPS if step in steps][:4]
         step = attempt.rng.choice(steps)
         words = attempt.say("raise", c=column.words, v=str(step))
-        sql = f"{column.sql} = {column.sql} + {step}"
+        sql = f"{column.name} = {column.name} + {step}"
         return _Change(sql, words, index, lambda stored: float(stored) + step)
     if isinstance(value, Decimal) and value == int(value):
         value = int(value)
     words = attempt.say("set", c=column.words, v=quote(value))
     new = to_stored(column, [value])[0]
-    return _Change(f"{column.sql} = {to_literal(value)}", words, index, lambda _: new)
+    return _Change(f"{column.name} = {to_literal(value)}", words, index, lambda _: new)
 
 
 def _verify(attempt: Attempt, choice: _Choice, changes: Sequence[_Change]) -> None:
