@@ -28,6 +28,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[1]
 COMMON = """
 deterministic = true
+seed = 7
 num_threads = 1
 tiny = {hidden_size = 32, num_layers = 2, vocab_size = 512}
 lora = {rank = 4, alpha = 8.0}
@@ -36,7 +37,6 @@ output = {loggers = ["episodes"], checkpoint_interval = 2}
 RUNS = {
     "arithmetic_grpo": """
 experiment = "arithmetic_grpo"
-seed = 7
 warm_start = {num_steps = 60, batch_size = 16, lr = 1e-2}
 env_runners = {num_env_runners = 0, max_new_tokens = 8}
 evaluation = {num_tasks = 40, interval = 2}
@@ -54,8 +54,7 @@ kwargs = {operations = ["addition"], num_digits = 2, prompt = "compact"}
 """,
     "db_bench_ppo": """
 experiment = "db_bench_ppo"
-seed = 7
-warm_start = {num_steps = 300, batch_size = 16, lr = 1e-2, env_kwargs = {oracle_lapses = 0.5}}
+warm_start = {num_steps = 60, batch_size = 8, lr = 1e-2, env_kwargs = {oracle_lapses = 0.5}}
 evaluation = {num_tasks = 16, interval = 2, env_kwargs = {split = "test"}}
 
 [env_runners]
@@ -87,7 +86,6 @@ reward = "exact_match"
 """,
     "os_interaction_warm": """
 experiment = "os_interaction_warm"
-seed = 8
 warm_start = {num_steps = 300, batch_size = 16, lr = 1e-2, env_kwargs = {oracle_lapses = 0.5}}
 env_runners = {num_env_runners = 0, max_new_tokens = 48}
 training = {num_iterations = 3, num_groups = 6, group_size = 4, lr = 5e-3, entropy_coeff = 0.01}

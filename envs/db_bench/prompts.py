@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agentpeft.envs.core.text_env import EpisodeConfig
-from agentpeft.envs.db_bench.backends.protocol import Table
+from agentpeft.envs.db_bench.backends.protocol import Table, quote_name
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.words import RESERVED
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.generated_env import PromptStyle
@@ -97,14 +97,14 @@ def render_prompt(
 
 
 def _full_table(table: Table) -> str:
-    columns = ", ".join(f"{_quote(column.name)} {column.type}" for column in table.columns)
-    return f"Table {_quote(table.name)} has the columns {columns}."
+    columns = ", ".join(f"{quote_name(column.name)} {column.type}" for column in table.columns)
+    return f"Table {quote_name(table.name)} has the columns {columns}."
 
 
 def _list_special(tables: Sequence[Table]) -> list[str]:
     """Returns a sentence about the names that need backticks; none where no name does."""
     names = [name for table in tables for name in (table.name, *(c.name for c in table.columns))]
-    special = [_quote(name) for name in dict.fromkeys(names) if not _is_plain(name)]
+    special = [quote_name(name) for name in dict.fromkeys(names) if not _is_plain(name)]
     return [f"In SQL, write these names in backticks: {', '.join(special)}."] if special else []
 
 
@@ -116,11 +116,7 @@ def _compact_table(table: Table) -> str:
 
 
 def _quote_if_needed(name: str) -> str:
-    return name if _is_plain(name) else _quote(name)
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+    return name if _is_plain(name) else quote_name(name)
 
 
 def _is_plain(name: str) -> bool:

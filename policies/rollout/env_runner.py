@@ -231,7 +231,7 @@ class EnvRunner:
     async def _play_episode(
         self, group: OpenGroup, sample: int, attempt: int
     ) -> EpisodeBuilder | None:
-        """Plays one episode; None if it is slow, or its group is stale.
+        """Plays one episode; None if it is slow, or its group is left out.
 
         Another attempt samples other actions: the same ones might make the environment fail again.
         Raises: EnvFault (its environment is closed then), DataError where the task cannot be set

@@ -12,6 +12,11 @@ Value: TypeAlias = int | float | str | bytes | Decimal | date | datetime | timed
 Row: TypeAlias = tuple[Value, ...]
 
 
+def quote_name(name: str) -> str:
+    """Returns an identifier in MySQL's backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 class Column(NamedTuple):
     """A column: its name and its MySQL type as written, such as `VARCHAR(40)`."""
 

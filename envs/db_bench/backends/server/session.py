@@ -11,6 +11,7 @@ from agentpeft.envs.db_bench.backends.protocol import (
     TableContents,
     UnreadableTable,
     Value,
+    quote_name,
 )
 from agentpeft.envs.db_bench.backends.server.client import (
     ConnectionLostError,
@@ -247,11 +248,6 @@ class MySQLSession:
         if self._client is not None:
             self._client.close()
             self._client = None
-
-
-def quote_name(name: str) -> str:
-    """Returns an identifier in backticks."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _load_statements(table: Table) -> list[str]:
