@@ -33,7 +33,7 @@ from typer import Option
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.ending import AsJson, finish, say_policy
-from agentpeft.launch.run.run_folder import find_run, output_base, read_start, shown
+from agentpeft.launch.run.run_folder import as_word, find_run, output_base, read_start, shown
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE, make_dated_folder
 
 _adapters = partial(Option, rich_help_panel="Adapters")
@@ -101,6 +101,12 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     folder = (output or make_dated_folder(base)).absolute()
     try:
         summary = contest.evaluate(settings, contestants, methods, folder)
+    except KeyboardInterrupt:
+        if folder.is_dir():
+            print(
+                f"continue with: the same command and --output {as_word(folder)}", file=sys.stderr
+            )
+        raise
     finally:
         if output is None:
             with suppress(OSError):

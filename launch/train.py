@@ -40,6 +40,7 @@ from agentpeft.launch.run.run_folder import (
     as_word,
     change_settings,
     find_adapter,
+    find_run,
     is_held,
     list_configs,
     lock_run,
@@ -50,6 +51,7 @@ from agentpeft.launch.run.run_folder import (
 )
 from agentpeft.launch.run.standard_streams import reserved_stdout, show_progress
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.delivery.adapter_files import is_whole_model
 from agentpeft.policies.errors import TrainingError
 
@@ -131,12 +133,17 @@ def _look_ahead(start: Start, address: str | None) -> None:
 
 def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path | None) -> Start:
     configs, settings = split_settings(words)
+    names_config = len(settings) < len(words or [])
     if resume is not None:
-        names_config = len(settings) < len(words or [])
         if names_config or resume_from is not None:
             raise SettingsError("--resume goes on with the run's own config: give no other")
         return read_resumed(resume, settings)
     if resume_from is not None:
+        if not names_config:
+            run = find_run(resume_from)
+            if run is None:
+                raise SettingsError(f"--resume-from {resume_from} is in no run: name a config, too")
+            configs = [str(run / CONFIG_FILE)]
         if any((resume_from / name).is_dir() for name in ("checkpoints", "adapter")):
             resume_from = find_adapter(resume_from)  # a run's, or a checkpoint's
         if is_whole_model(resume_from):

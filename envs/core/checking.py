@@ -6,10 +6,17 @@ from typing import Any
 
 import gymnasium
 
-from agentpeft.envs.core.errors import describe_error
+from agentpeft.envs.core.errors import (
+    DataError,
+    EnvFault,
+    SettingsError,
+    UnknownTaskError,
+    describe_error,
+)
 from agentpeft.envs.core.rewards import Outcome
 from agentpeft.envs.core.spaces import Unicode
 from agentpeft.envs.core.text_env import TextEnv
+from agentpeft.envs.tasks.task import content_hash
 
 _INFO_TYPES: dict[str, type] = {
     "outcome": Outcome,
@@ -19,6 +26,8 @@ _INFO_TYPES: dict[str, type] = {
     "task_id": str,
     "skills": tuple,
 }
+_MAX_MISTAKEN = 4
+"""Actions of an oracle's episode that are mistaken in five ways each."""
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -30,13 +39,17 @@ def check_text_env(env: gymnasium.Env[str, str], *, seed: int = 0, num_tasks: in
     """Raises EnvContractError where `env` breaks the suite's contract.
 
     Runs Gymnasium's own `check_env` with warnings as errors, then for `num_tasks` tasks: the
-    prompt states the turn limit; an oracle episode ends in success; empty actions end the episode
-    without it, and earn less; the same seed gives the same texts.
+    prompt states the turn limit; an oracle episode ends in success, and leaves the task and the
+    next episode as they were; empty actions end the episode without it, and earn less; the same
+    seed gives the same texts; a mistaken action is answered, never an exception.
     """
     try:
         _check(env, seed, num_tasks)
-    except AssertionError as error:
-        raise EnvContractError(str(error) or describe_error(error)) from error
+    except (EnvFault, SettingsError, DataError):
+        raise
+    except Exception as error:
+        is_ours = isinstance(error, AssertionError) and str(error)
+        raise EnvContractError(str(error) if is_ours else describe_error(error)) from error
 
 
 def _check(env: gymnasium.Env[str, str], seed: int, num_tasks: int) -> None:
@@ -53,10 +66,21 @@ def _check(env: gymnasium.Env[str, str], seed: int, num_tasks: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(text_env, skip_render_check=True)
+    _check_unknown_id(text_env)
     for task_seed in range(seed, seed + num_tasks):
         _check_prompt(text_env, task_seed)
+        _check_cut_short(text_env, task_seed)  # first, while nothing has been solved here
         oracle_return = _check_oracle(text_env, task_seed)
         _check_empty_actions(text_env, task_seed, oracle_return)
+        _check_mistakes(text_env, task_seed)
+
+
+def _check_unknown_id(env: TextEnv[Any]) -> None:
+    try:
+        env.reset(options={"task": "no task has this id"})
+    except UnknownTaskError:
+        return
+    raise AssertionError("get() of an unknown id must raise UnknownTaskError")
 
 
 def _check_prompt(env: TextEnv[Any], seed: int) -> None:
@@ -80,7 +104,11 @@ def _check_oracle(env: TextEnv[Any], seed: int) -> float:
     episodes = []
     for _ in range(2):
         env.reset(seed=seed)
+        content = content_hash(env.task)
         episodes.append(_play(env, list(env.oracle_actions(env.task))))
+        assert content_hash(env.task) == content, (
+            f"an episode changes its task {env.task.task_id!r}: let _begin copy what _act changes"
+        )
         assert env.outcome is Outcome.SUCCESS, (
             f"oracle actions for {env.task.task_id!r} end in {env.outcome}: {episodes[-1]}; let "
             "_act return Outcome.SUCCESS for the last of them"
@@ -99,6 +127,42 @@ def _check_empty_actions(env: TextEnv[Any], seed: int, oracle_return: float) -> 
         f"empty actions earn {episode_return}, the oracle earns {oracle_return}: success must earn "
         "more"
     )
+
+
+def _check_cut_short(env: TextEnv[Any], seed: int) -> None:
+    """Checks that an episode that is left in its middle leaves nothing to the next one."""
+    env.reset(seed=seed)
+    *first, last = list(env.oracle_actions(env.task)) or [""]
+    results = []
+    for before in ([], first):
+        env.reset(seed=seed)
+        _play(env, before)
+        env.reset(seed=seed)
+        results.append((_play(env, [last]), env.outcome))
+    assert results[0] == results[1], (
+        f"the action {last!r:.60} is answered otherwise after an episode that was left in its "
+        f"middle, {results[1]}, than in a new environment, {results[0]}: let _begin set all anew"
+    )
+
+
+def _check_mistakes(env: TextEnv[Any], seed: int) -> None:
+    env.reset(seed=seed)
+    oracle = list(env.oracle_actions(env.task))
+    for place, action in enumerate(oracle[:_MAX_MISTAKEN]):
+        words = action.split()
+        mistakes = [action[: len(action) // 2], f"{action} banana", " ".join(words[::-1])]
+        for mistake in (*mistakes, " ".join(words[:1] * 3), "\x00 \N{SNOWMAN} {}[]()%s'\""):
+            env.reset(seed=seed)
+            _play(env, oracle[:place])
+            try:
+                _play(env, [mistake])
+            except (AssertionError, EnvFault):
+                raise
+            except Exception as error:
+                raise AssertionError(
+                    f"the action {mistake!r:.80} raises {describe_error(error)}: an agent's "
+                    "mistake is a Turn that says so"
+                ) from error
 
 
 def _play(env: TextEnv[Any], actions: list[str]) -> tuple[list[str], float]:

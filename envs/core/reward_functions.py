@@ -34,18 +34,22 @@ def call_reward_function(setting: str, function: "RewardFunction", episode: "Epi
     try:
         value: object = function(episode)
     except Exception as error:
-        error.add_note(f"{episode.place}: raised by the {setting} of the settings")
+        error.add_note(f"; raised by the {setting} {_name(function)} in {episode.place}")
         raise
     try:
         reward = nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         reward = nan
     if not isfinite(reward):
-        named = shown(function)
-        if isfunction(function):
-            code = function.__code__
-            named = f"{function.__module__}:{function.__qualname__}"
-            named += f" ({code.co_filename}, line {code.co_firstlineno})"
-        problem = f"returned {shown(value)}, no finite number"
-        raise ValueError(f"{episode.place}: {setting} {named} {problem}")
+        problem = f"returned {shown(value)}, which is no finite number"
+        raise ValueError(f"{episode.place}: the {setting} {_name(function)} {problem}")
     return reward
+
+
+def _name(function: object) -> str:
+    """Returns a function as settings name it, and where it is written."""
+    if not isfunction(function):
+        return shown(function)
+    code = function.__code__
+    place = f"{code.co_filename}, line {code.co_firstlineno}"
+    return f"{function.__module__}:{function.__qualname__} ({place})"

@@ -244,6 +244,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         super().reset(seed=seed)
         self._outcome = Outcome.UNKNOWN
         self._task = self._choose_task(options or {})
+        if isinstance(self._task.skills, str):
+            raise TypeError(f"a task's skills must be a tuple, got {self._task.skills!r:.60}")
         self._turns = []
         start_s = time.monotonic()
         self._prompt = self._cut(self._begin(self._task))
@@ -270,6 +272,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
             turn = self._checked_act(action)
         except DataError as error:  # the task's solution or check fails, as only grading shows
             raise EnvFault(f"{self.episode.place}: {error}") from error
+        if not isinstance(turn, Turn):
+            raise TypeError(f"{type(self).__name__}._act must return a Turn, got {turn!r:.60}")
         self._spent_s += time.monotonic() - start_s
         is_valid_action = turn.is_valid_action and turn.outcome is not Outcome.INVALID_ACTION
         outcome = self._settle(turn.outcome)
@@ -331,6 +335,9 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         return outcome
 
     def _cut(self, text: str) -> str:
+        if not isinstance(text, str):
+            name = type(self).__name__
+            raise TypeError(f"{name}: prompts and observations must be a str, got {text!r:.60}")
         limit = self.config.max_observation_chars
         if len(text) <= limit:
             return text

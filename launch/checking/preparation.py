@@ -57,7 +57,7 @@ def _look(settings: Settings, address: str | None) -> None:
         raise SettingsError(
             f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"
         )
-    output = output_base(Path(settings.output.dir))
+    output = output_base(Path(settings.output.dir), is_told=False)
     find_faults(Machine(settings, output=output, address=address))
 
 
@@ -77,6 +77,8 @@ def prepare_tiny(settings: Settings) -> None:
         if step % 50 == 0:
             logger.info("warm start: %s", line)
 
-    load_tiny(settings, say)
+    base = load_tiny(settings, say)
     if line:
         logger.info("warm start: done at %s", line)
+    elif settings.warm_start.num_steps:
+        logger.info("warm start: found in the cache, %s", base.name)

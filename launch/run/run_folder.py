@@ -334,8 +334,8 @@ def fill_run_dir(run_dir: Path, settings: Settings) -> None:
     write_config(run_dir, settings)
 
 
-def output_base(path: Path) -> Path:
-    """Returns where a relative `output.dir` lies.
+def output_base(path: Path, is_told: bool = True) -> Path:
+    """Returns where a relative `output.dir` lies, and, if `is_told`, logs where it is moved.
 
     Below AGENTPEFT_OUTPUT_DIR; without it the present folder, or the home folder where the present
     one is Ray's temporary copy of it, in which nothing would be found again.
@@ -349,7 +349,7 @@ def output_base(path: Path) -> Path:
         raise SettingsError(f"output.dir {str(path)!r}: there is no such user") from None
     base = Path.home() if is_in_ray_copy(Path.cwd()) else Path.cwd()
     base = Path(os.environ.get(OUTPUT_VARIABLE) or base)
-    if base != Path.cwd() and not path.is_absolute():
+    if is_told and base != Path.cwd() and not path.is_absolute():
         logger.info("output.dir %s lies in %s (%s changes that)", path, base, OUTPUT_VARIABLE)
     return (base / path).absolute()
 

@@ -24,6 +24,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from agentpeft.envs import Outcome
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.loop.curriculum import Curriculum, count_spread
 from agentpeft.policies.messages import Ref
@@ -38,13 +39,22 @@ MAX_FAILED_SHARE = 0.5
 
 
 def check_world(report: SampleReport) -> None:
-    """Raises: TrainingError if more groups failed in their environment than is allowed."""
+    """Raises: TrainingError if more groups failed in their environment than is allowed.
+
+    Also where no prompt leaves room for a turn.
+    """
     num_failed = len(report.dropped_group_ids)
     num_groups = num_failed + len(report.adapter_versions)
     if num_failed > MAX_FAILED_SHARE * num_groups:
         raise TrainingError(
             f"{num_failed} of {num_groups} groups failed in their environment "
             f"(at most {MAX_FAILED_SHARE:g} of them may); {report.last_fault}"
+        )
+    ends = {(record.outcome, record.num_turns) for record in report.records}
+    if ends == {(Outcome.CONTEXT_LIMIT, 0)}:
+        raise TrainingError(
+            f"none of {len(report.records)} prompts leaves room for an action in "
+            "env_runners.max_context_tokens: raise it, or make the prompts shorter"
         )
 
 

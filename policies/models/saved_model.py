@@ -101,9 +101,14 @@ def _base_of_adapter(folder: Path) -> str:
     except (OSError, ValueError) as error:
         raise SettingsError(f"{folder / ADAPTER_CONFIG} names no base model: {error!r}") from None
     if _is_path(name) and not Path(name).expanduser().is_dir():
+        is_tiny = Path(name).name.startswith("tiny-")  # a folder of the cache
+        remedy = (
+            "it is the built-in model, which `agentpeft train --resume RUN` makes again"
+            if is_tiny
+            else "put it there, or name the base itself as the model and this folder as its adapter"
+        )
         raise SettingsError(
-            f"the adapter {folder} was trained on the base {name}, which is not there; start from "
-            "the base's own name, with --resume-from for the adapter"
+            f"the adapter {folder} was trained on the base {name}, which is not there: {remedy}"
         )
     return name
 

@@ -1,6 +1,7 @@
 """The tiny model, made once and then read from a cache by what it depends on.
 
-Files of tasks and of chats are known by their content, so that it is the same on every machine.
+Files of tasks and of chats are known by their content, so that it is the same on every machine, and
+so is the code of environments, a user's too.
 """
 
 import hashlib
@@ -8,6 +9,9 @@ import json
 import logging
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -16,10 +20,11 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import agentpeft.envs
 import agentpeft.policies
 from agentpeft.envs import SettingsError
-from agentpeft.envs.registration import find_own_module
+from agentpeft.envs.registration import find_creator, find_own_module
 from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.models.policy_base import PolicyBase, Progress, compute_fingerprint
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.environment_kwargs import SOURCES, drawn_kwargs
 from agentpeft.policies.settings.model import CHAT_SETTINGS
 from agentpeft.policies.settings.named_files import hash_named, rename_files
 
@@ -72,7 +77,8 @@ def compute_key(settings: Settings) -> str:
     shared = (path for name in ("core", "tasks") for path in (suite / name).glob("*.py"))
     makers = (path for name in ("models", "rollout") for path in (policies / name).glob("*.py"))
     shape = policies / "settings" / "model.py"
-    for path in (shape, *sorted(makers), *sorted(shared), *sorted(theirs)):
+    users = (path for env_id in _environment_ids(settings) for path in _user_files(env_id))
+    for path in (shape, *sorted(makers), *sorted(shared), *sorted(theirs), *users):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -85,6 +91,36 @@ def _environment_folder(env_id: str, suite: Path) -> Path:
     """Returns the folder of an environment of ours; the suite's for one from elsewhere."""
     module = find_own_module(env_id)
     return suite if module is None else suite.parent.joinpath(*module.split(".")[1:-1])
+
+
+def _environment_ids(settings: Settings) -> list[str]:
+    """Returns the ids of the environments that are imitated: a mixture's, and its sources'."""
+    kwargs = [kw for kw in settings.warm_start_kwargs if SOURCES in kw]
+    sources = {str(source["id"]) for mixture in kwargs for source in drawn_kwargs(mixture)}
+    return [settings.environment.id, *sorted(sources)]
+
+
+def _user_files(env_id: str) -> Iterator[Path]:
+    """Yields the source files of an environment from elsewhere; none of one of this suite.
+
+    They are its whole package; of a module outside of packages that module, and what it imports
+    from its own folder. Raises: SettingsError.
+    """
+    module = None if find_own_module(env_id) else getattr(find_creator(env_id), "__module__", None)
+    package = sys.modules.get(str(module).partition(".")[0])
+    file = getattr(sys.modules.get(str(module)), "__file__", None)
+    if file is None:  # it is typed in, as in an interpreter
+        return
+    if hasattr(package, "__path__"):
+        yield from sorted(path for root in package.__path__ for path in Path(root).rglob("*.py"))
+        return
+    yield Path(file)
+    folder = Path(file).parent
+    if folder.name not in ("site-packages", "dist-packages"):
+        finder = ModuleFinder([str(folder)])
+        finder.run_script(file)
+        found = {Path(m.__file__) for m in finder.modules.values() if m.__file__} - {Path(file)}
+        yield from sorted(path for path in found if path.suffix == ".py")
 
 
 def _read(folder: Path) -> PolicyBase | None:

@@ -1,5 +1,7 @@
 """Episodes played by an environment's oracle, as tokens: what supervised steps learn from."""
 
+import logging
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -8,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from agentpeft.envs import Task, TextEnv
+from agentpeft.envs import Outcome, Task, TextEnv
 from agentpeft.envs.core.spaces import to_utf8
 from agentpeft.envs.tasks.task import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
@@ -27,6 +29,9 @@ from agentpeft.policies.rollout.scripted_play import (
 )
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
 
+logger = logging.getLogger(__name__)
+_NUM_JUDGED = 8
+"""Of the oracle's episodes: from then on it is known whether they are worth imitating."""
 WARM_START_STREAM = 2
 """The warm start's tasks: other ones than training's (0) and evaluation's (1)."""
 
@@ -41,17 +46,37 @@ def imitated_groups(
     """Yields groups of one episode without end: conversations of the file `chats`, or the oracle's.
 
     An oracle's task depends on seed and position (from `first` on) alone. Raises: DataError,
-    SettingsError, EnvFault.
+    SettingsError, EnvFault; EnvironmentBugError, where the oracle does not play to the end.
     """
     if chats is not None:
         from agentpeft.policies.rollout.chat_rows import chat_groups
 
         yield from chat_groups(chats, chat, seed, first)
+    ends: Counter[Outcome] = Counter()
     with opened(environment.id, environment.kwargs) as env:
         for position in count(first):
             task = _draw(env, seed, position)
             played = (play_oracle(env, task, chat),)
+            ends[played[0].outcome] += 1
+            if ends.total() == _NUM_JUDGED:
+                _judge_oracle(environment, ends)
             yield EpisodeGroup(position, task.task_id, task.skills, 0, played, content_hash(task))
+
+
+def _judge_oracle(environment: EnvironmentSettings, ends: Counter[Outcome]) -> None:
+    """Says where none of the oracle's episodes succeeds, unless its settings have it err.
+
+    Raises: EnvironmentBugError where none even comes to its end.
+    """
+    how = ", ".join(f"{outcome}: {number}" for outcome, number in sorted(ends.items()))
+    found = f"environment {environment.id}: of the oracle's first {_NUM_JUDGED} episodes"
+    if not ends[Outcome.SUCCESS] and not ends[Outcome.FAILURE]:
+        raise EnvironmentBugError(
+            f"{found} none comes to its end ({how}): let oracle_actions return all that solves "
+            "a task, within the turn limit (check_text_env shows an episode)"
+        )
+    if not ends[Outcome.SUCCESS] and "oracle_" not in repr(environment.kwargs):
+        logger.warning("%s none succeeds (%s), and they are imitated all the same", found, how)
 
 
 def warm_start_environments(settings: Settings) -> list[EnvironmentSettings]:

@@ -46,7 +46,8 @@ def read_toml(
         text = own.read_text(encoding="utf-8")
         values = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:  # no TOML, or thousands of digits
-        raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(f"cannot read settings from {str(path)!r}: {reason}") from None
     if not values:
         raise SettingsError(f"{str(path)!r} has no settings")
     if own.parent != presets and not text.startswith(CONFIG_HASH):  # a run's folder is data
@@ -73,6 +74,12 @@ def _over_base(
         raise SettingsError(f"{own}: base must be a config's name or file, got {base!r:.60}")
     folder = own.parent if presets is None or base.endswith(".toml") else presets
     below = (folder / f"{base.removesuffix('.toml')}.toml").resolve()
+    if not (base.endswith(".toml") or below.is_file()):
+        names = [file.stem for file in folder.glob("*.toml")]
+        raise SettingsError(
+            f"{own}: no config has the name base = {base!r}{did_you_mean(base, names)} "
+            "(that of a file beside this one ends in .toml)"
+        )
     if below in (own, *above):
         raise SettingsError(f"{own}: base {base!r} leads back to {below.name}")
     return merge_settings(read_toml(below, presets, (own, *above)), values)

@@ -1,11 +1,12 @@
 """`check_text_env` passes a sound environment and names what is wrong with others."""
 
 import itertools
+from dataclasses import dataclass, field, replace
 
 import gymnasium
 import pytest
 from gymnasium.spaces import Text
-from toy_env import EchoEnv
+from toy_env import EchoEnv, EchoSource, EchoTask
 
 from agentpeft.envs import Outcome, check_text_env
 from agentpeft.envs.core.checking import EnvContractError
@@ -56,9 +57,76 @@ class Truncates(EchoEnv):
         return observation, reward, terminated, terminated, info
 
 
+class KeepsItsBag(EchoEnv):
+    """What was asked for politely stays so in the next episode."""
+
+    bag: tuple[str, ...] = ()
+
+    def _act(self, action):
+        self.bag = (*self.bag, action) if action == "please" else self.bag
+        if action != self.task.word or self.bag:
+            return super()._act(action)
+        return Turn("You have not asked.")
+
+
+class RaisesOnMistakes(EchoEnv):
+    def _act(self, action):
+        return super()._act(action if " banana" not in action else int(action))
+
+
+class SaysNothing(EchoEnv):
+    def _act(self, action):
+        turn = super()._act(action)
+        return turn if turn.outcome is Outcome.SUCCESS else Turn(None)
+
+
+class FallsThrough(EchoEnv):
+    def _act(self, action):
+        return super()._act(action) if action else None
+
+
+class HasNoPrompt(EchoEnv):
+    def _begin(self, task):
+        super()._begin(task)
+
+
+class KnowsAllIds(EchoEnv):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.task_source.get = lambda task_id: EchoSource.get(self.task_source, "echo/1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListTask(EchoTask):
+    said: list[str] = field(default_factory=list)
+
+
+class ChangesItsTask(EchoEnv):
+    def _choose_task(self, options):
+        task = super()._choose_task(options)
+        return task if isinstance(task, ListTask) else ListTask(**vars(task))
+
+    def _act(self, action):
+        self.task.said.append(action)
+        return super()._act(action)
+
+
+class HasOneSkill(EchoEnv):
+    def _choose_task(self, options):
+        return replace(super()._choose_task(options), skills="even")
+
+
 @pytest.mark.parametrize(
     ("env_class", "message"),
     [
+        (KeepsItsBag, "after an episode that was left in its middle"),
+        (RaisesOnMistakes, "raises ValueError: .* mistake is a Turn that says so"),
+        (SaysNothing, "SaysNothing: prompts and observations must be a str, got None"),
+        (FallsThrough, r"FallsThrough\._act must return a Turn, got None"),
+        (HasNoPrompt, "HasNoPrompt: prompts and observations must be a str, got None"),
+        (KnowsAllIds, "an unknown id must raise UnknownTaskError"),
+        (ChangesItsTask, "an episode changes its task 'echo/.*': let _begin copy"),
+        (HasOneSkill, "a task's skills must be a tuple, got 'even'"),
         (HidesTheLimit, "does not state the turn limit 3: let _begin return a text"),
         (RewardsSilence, "empty actions end in success"),
         (OracleFails, "oracle actions for 'echo/.*' end in ongoing"),

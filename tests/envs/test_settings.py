@@ -200,7 +200,7 @@ def test_a_reward_that_is_no_finite_number_is_a_bug_that_names_its_place(label):
     ) as caught:
         env.step("3")
     message = str(caught.value)
-    place = "AgentPEFT/Arithmetic-v0, task 'addition:1+2:plain', turn 2: reward_fn"
+    place = "AgentPEFT/Arithmetic-v0, task 'addition:1+2:plain', turn 2: the reward_fn"
     assert message.startswith(place) and "no finite number" in message and "\n" not in message
     with pytest.raises(ResetNeeded):
         env.step("3")

@@ -4,6 +4,7 @@ import fcntl
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -324,15 +325,26 @@ def test_a_run_leaves_the_garbage_collector_as_it_was(config, capsys):
     capsys.readouterr()
 
 
-def test_a_run_starts_from_the_weights_of_an_adapter(config, capsys):
+def test_a_run_starts_from_the_weights_of_an_adapter(config, tmp_path, capsys):
     assert main([config, "training.num_iterations=1"]) == 0
     adapter = json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
     name = "adapter_model.safetensors"
     checkpoint = Path(adapter).parent
-    for start in (adapter, checkpoint, checkpoint.parents[1]):  # the newest one of a run
-        assert main([config, "training.num_iterations=0", "--resume-from", str(start)]) == 0
-        again = json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
-        assert (Path(again) / name).read_bytes() == (Path(adapter) / name).read_bytes()
+    for words in ([config], []):  # without a config, with the run's own
+        for start in (adapter, checkpoint, checkpoint.parents[1]):  # the newest one of a run
+            arguments = [*words, "training.num_iterations=0", "--resume-from", str(start)]
+            assert main(arguments) == 0
+            again = json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
+            assert (Path(again) / name).read_bytes() == (Path(adapter) / name).read_bytes()
+    shutil.copytree(adapter, tmp_path / "elsewhere")
+    assert main(["--resume-from", str(tmp_path / "elsewhere")]) == 2
+    assert "is in no run: name a config, too" in capsys.readouterr().err
+
+
+def test_a_context_without_room_for_an_action_ends_the_run(config, capsys):
+    assert main([config, "env_runners.max_context_tokens=5"]) == 1
+    told = capsys.readouterr().err
+    assert "prompts leaves room for an action in env_runners.max_context_tokens" in told
 
 
 @pytest.mark.slow

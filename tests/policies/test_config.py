@@ -180,7 +180,7 @@ def test_an_environment_table_that_cannot_be_is_named(text, message, tmp_path):
         ("own.toml", "leads back to own.toml"),
         ("second.toml", "leads back to own.toml"),
         ("missing.toml", "missing.toml"),
-        ("no_preset", "no_preset.toml"),
+        ("no_preset", "no config has the name base = 'no_preset'; did you mean 'a_preset'?"),
         (3, "base must be a config's name or file, got 3"),
         ("", "own.toml: base"),
     ],
@@ -188,6 +188,8 @@ def test_an_environment_table_that_cannot_be_is_named(text, message, tmp_path):
 def test_a_base_that_cannot_be_is_named(base, message, tmp_path):
     (tmp_path / "own.toml").write_text(f"base = {json.dumps(base)}\n")
     (tmp_path / "second.toml").write_text('base = "own.toml"\n')
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "a_preset.toml").write_text("seed = 3\n")
     with pytest.raises(SettingsError) as error:
         read_toml(tmp_path / "own.toml", presets=tmp_path / "presets")
     assert message in str(error.value)

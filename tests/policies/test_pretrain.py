@@ -1,16 +1,21 @@
 import shutil
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import pairwise
+from itertools import islice, pairwise
 from multiprocessing import active_children
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from word_env import WordEnv
 
 from agentpeft.envs import ENV_IDS, EnvFault, Outcome, SettingsError
+from agentpeft.envs.arithmetic.env import ArithmeticEnv
+from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.models.batch_maker import open_batches
 from agentpeft.policies.models.pretrain import PretrainSchedule, _backward, _states_of
 from agentpeft.policies.models.tiny import build_tiny
@@ -284,6 +289,97 @@ def test_key_follows_what_the_model_depends_on():
     ]
     assert len({compute_key(settings) for settings in (base, *others)}) == 1 + len(others)
     assert compute_key(make_settings(experiment="other")) == compute_key(base)
+
+
+USERS_ENVIRONMENT = """
+import gymnasium
+from {sibling} import WORD
+from agentpeft.envs.arithmetic.env import ArithmeticEnv
+
+
+class Mine(ArithmeticEnv):
+    word = WORD
+
+
+gymnasium.register("Mine/Words-v0", entry_point="{module}:Mine")
+"""
+
+
+@pytest.fixture
+def import_mine(tmp_path, monkeypatch):
+    """Imports a user's module and the one beside it, anew where they have changed."""
+
+    def write_and_import(word, module="own_words", sibling="own_word", comment=""):
+        (tmp_path / f"{sibling}.py").write_text(f"WORD = {word!r}\n")
+        path = tmp_path / f"{module}.py"
+        path.write_text(USERS_ENVIRONMENT.format(module=module, sibling=sibling) + comment)
+        for name in (module, sibling):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        gymnasium.registry.pop("Mine/Words-v0", None)
+        return f"{module}:Mine/Words-v0"
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of two modules of one second
+    yield write_and_import
+    gymnasium.registry.pop("Mine/Words-v0", None)
+
+
+def test_key_follows_the_code_of_a_users_environment(import_mine):
+    mixture = {"sources": [{"name": "mine", "id": "own_words:Mine/Words-v0"}]}
+    keys = set()
+    for word, comment in (("a", ""), ("b", ""), ("b", "# more"), ("a", "")):
+        env_id = import_mine(word, comment=comment)
+        for environment in (
+            EnvironmentSettings(id=env_id),
+            EnvironmentSettings(id="AgentPEFT/Mixture-v0", kwargs=mixture),
+        ):
+            keys.add((environment.id, compute_key(make_settings(environment=environment))))
+    assert len(keys) == 2 * 3
+
+
+def test_key_follows_the_whole_package_of_a_users_environment(tmp_path, monkeypatch):
+    package = tmp_path / "own_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    source = USERS_ENVIRONMENT.format(module="own_package.env", sibling="own_package.word")
+    (package / "env.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = EnvironmentSettings(id="own_package.env:Mine/Words-v0")
+    keys = set()
+    try:
+        for word in ("a", "bb"):
+            (package / "word.py").write_text(f"WORD = {word!r}\n")
+            keys.add(compute_key(make_settings(environment=environment)))
+    finally:
+        gymnasium.registry.pop("Mine/Words-v0", None)
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("actions", "max_turns", "ends"),
+    [(["please"], 3, "ongoing: 8"), (["please", "please", "word"], 2, "turn_limit: 8")],
+)
+def test_an_oracle_that_does_not_play_to_the_end_is_not_imitated(
+    actions, max_turns, ends, monkeypatch
+):
+    monkeypatch.setattr(WordEnv, "oracle_actions", lambda self, task: actions)
+    environment = EnvironmentSettings(id="Tests/Word-v0", kwargs={"max_turns": max_turns})
+    with pytest.raises(EnvironmentBugError, match=f"none comes to its end \\({ends}\\)"):
+        load_tiny(make_settings(environment=environment))
+
+
+def test_an_oracle_that_fails_is_imitated_with_a_warning_unless_it_is_to_err(caplog, monkeypatch):
+    def imitate(**kwargs):
+        environment = EnvironmentSettings(kwargs=ARITHMETIC.kwargs | kwargs)
+        list(islice(imitated_groups(environment, None, make_chat(), 0), 10))
+
+    imitate()
+    monkeypatch.setattr(ArithmeticEnv, "oracle_actions", lambda self, task: ["-7"])
+    imitate(oracle_lapses=0.5)
+    assert not caplog.messages
+    imitate()
+    (message,) = caplog.messages
+    assert "of the oracle's first 8 episodes none succeeds" in message
 
 
 @pytest.mark.parametrize("name", ENV_IDS)
