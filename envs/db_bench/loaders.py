@@ -22,6 +22,10 @@ from agentpeft.envs.tasks.taskset import Taskset
 
 _FIRST_WORD = re.compile(r"(?:[\s(]|/\*.*?\*/|(?:--|#)[^\n]*\n)*+([a-zA-Z]+)", re.DOTALL)
 _CHANGE = re.compile(r"\s*(?:INSERT\s+INTO|UPDATE\s.+?\sSET|DELETE\s+FROM)\s", re.I | re.DOTALL)
+_FORMATS = {
+    "LifelongAgentBench": ("instruction", "answer_info", "table_info", "skill_list"),
+    "AgentBench": ("description", "table", "label"),
+}
 _NESTED_FIELDS = ("answer_info", "table_info", "skill_list")
 
 
@@ -44,10 +48,7 @@ def parse_task(record: Record, stem: str) -> DBBenchTask:
         return _parse_lab(record)
     if "description" in record.fields and "table" in record.fields:
         return _parse_agentbench(record, stem)
-    raise DataError(
-        f"{record.place}: neither LifelongAgentBench's fields (instruction, answer_info, "
-        "table_info, skill_list) nor AgentBench's (description, table, label)"
-    )
+    raise record.refuse(_FORMATS)
 
 
 def to_entry(task: DBBenchTask) -> dict[str, Json]:

@@ -17,11 +17,20 @@ from agentpeft.envs.os_interaction.entries import looks_at_processes, parse_verd
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
 from agentpeft.envs.os_interaction.skills import SKILLS, detect_skills
 from agentpeft.envs.os_interaction.tasks import Check, Language, OSTask, Script, Verdict
-from agentpeft.envs.tasks.records import Json, Record, read_records
+from agentpeft.envs.tasks.records import Json, Record, parse_records
 from agentpeft.envs.tasks.taskset import Taskset
 
 logger = logging.getLogger(__name__)
 
+_FORMATS = {
+    "LifelongAgentBench": (
+        "instruction",
+        "evaluation_info",
+        "initialization_command_item",
+        "skill_list",
+    ),
+    "AgentBench": ("description", "evaluation"),
+}
 _NESTED_FIELDS = ("initialization_command_item", "evaluation_info", "skill_list")
 _LANGUAGES: dict[str, Language] = {
     "bash": "bash",
@@ -59,14 +68,16 @@ def load_tasks(
     folder = None if scripts is None else Path(scripts)
     if folder is not None and not folder.is_dir():
         raise DataError(f"scripts={str(folder)!r}: no such folder of scripts")
-    tasks, missing = [], []
-    for record in read_records(path):
+    missing = []
+
+    def parse(record: Record) -> OSTask | None:
         try:
-            task = parse_task(record, Path(path).stem, folder)
+            return _with_live_checks(parse_task(record, Path(path).stem, folder), live_checks)
         except _MissingScriptError as error:
             missing.append(f"{record.key} ({error})")
-        else:
-            tasks.append(_with_live_checks(task, live_checks))
+            return None
+
+    tasks = [task for task in parse_records(path, parse) if task is not None]
     if missing:
         problem = f"scripts are missing: rows {', '.join(missing)}; {_SCRIPTS_HINT}"
         if not tasks:
@@ -92,10 +103,7 @@ def parse_task(record: Record, stem: str, scripts: Path | None = None) -> OSTask
         return _parse_lab(record.with_literals(_NESTED_FIELDS))
     if "description" in record.fields and "evaluation" in record.fields:
         return _AgentBenchRow(record, scripts).parse(stem)
-    raise DataError(
-        f"{record.place}: neither LifelongAgentBench's fields (instruction, evaluation_info, "
-        "initialization_command_item, skill_list) nor AgentBench's (description, evaluation)"
-    )
+    raise record.refuse(_FORMATS)
 
 
 def _parse_lab(record: Record) -> OSTask:

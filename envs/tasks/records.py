@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -11,9 +11,11 @@ from agentpeft.envs.core.errors import DataError, did_you_mean
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 _MAX_LITERAL_CHARS = 1_000_000
+_MAX_PROBLEMS = 10
 _ROW_TEXTS = ("description", "instruction", "question")
 """A JSON object with a text in one of these is a row itself, not an object of rows."""
 
+T = TypeVar("T")
 JsonT = TypeVar("JsonT", dict[str, Json], list[Json], str, int, float, bool)
 
 
@@ -59,6 +61,18 @@ class Record:
         parsed = {n: _read_literal(self, n, t) for n, t in texts.items() if isinstance(t, str)}
         return Record(self.place, self.key, {**self.fields, **parsed})
 
+    def refuse(self, formats: Mapping[str, Sequence[str]]) -> DataError:
+        """Returns the error to raise about a row of none of some formats, given their fields.
+
+        Of a format of which the row has the half or more, it names what is lacking.
+        """
+        name = max(formats, key=lambda name: len(self.fields.keys() & formats[name]))
+        lacking = [field for field in formats[name] if field not in self.fields]
+        if 2 * len(lacking) <= len(formats[name]):
+            return DataError(f"{self.place} lacks {', '.join(lacking)}, which {name}'s rows have")
+        known = " nor ".join(f"{n}'s fields ({', '.join(f)})" for n, f in formats.items())
+        return DataError(f"{self.place}: neither {known}")
+
     def error(self, field: str, problem: str) -> DataError:
         """Returns the error to raise about a field."""
         return DataError(f"{self.place}: field {field!r} {problem}")
@@ -102,6 +116,31 @@ def read_records(path: str | Path) -> Iterator[Record]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     return _read_lines(path, text) if path.suffix == ".jsonl" else _read_json(path, text)
+
+
+def parse_records(path: str | Path, parse: Callable[[Record], T]) -> list[T]:
+    """Returns what `parse` makes of the rows of a file.
+
+    Raises: DataError with what is wrong with each of the first rows that are refused.
+    """
+    parsed: list[T] = []
+    problems: list[str] = []
+    records = read_records(path)
+    while len(problems) < _MAX_PROBLEMS:
+        try:
+            record = next(records)
+        except StopIteration:
+            break
+        except DataError as error:  # what follows cannot be read
+            problems.append(str(error))
+            break
+        try:
+            parsed.append(parse(record))
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        raise DataError("; ".join(problems))
+    return parsed
 
 
 def unique_fields(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

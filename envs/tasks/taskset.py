@@ -34,9 +34,9 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
     @classmethod
     def load(cls, path: str | Path, parse: "Callable[[Record], TaskT]") -> "Taskset[TaskT]":
         """Returns the tasks of a JSON, JSONL or parquet file. Raises: DataError."""
-        from agentpeft.envs.tasks.records import read_records
+        from agentpeft.envs.tasks.records import parse_records
 
-        tasks = [parse(record) for record in read_records(path)]
+        tasks = parse_records(path, parse)
         if not tasks:
             raise DataError(f"{path}: no tasks in this file")
         return cls(tasks, name=str(path))

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, requires
@@ -220,6 +220,8 @@ def check_model(machine: Machine) -> Iterator[Finding]:
         if adapter is not None and (problem := _find_adapter_problem(Path(adapter).expanduser())):
             remedy = "name an adapter's folder in PEFT's format (a run's is checkpoints/…/adapter)"
             yield Finding("model", f"{setting} {adapter!r} {problem}", remedy, True)
+    if settings.model.adapter is not None:
+        yield from _compare_rank(settings)
     yield _look_at_model("model.name", settings.model.name)
     if settings.training.teacher and not settings.training.is_taught_by_endpoint:
         yield _look_at_model("training.teacher", settings.training.teacher)
@@ -242,6 +244,16 @@ def _look_at_model(setting: str, name: str) -> Finding:
         text = f"{setting} {name!r} has no {' nor '.join(missing)}"
         return Finding("model", text, "name a hub id, or the folder of a whole model", True)
     return Finding("model", name)
+
+
+def _compare_rank(settings: Settings) -> Iterator[Finding]:
+    """Whether the adapter that a run starts from has its rank; the learner compares the rest."""
+    path = Path(str(settings.model.adapter)).expanduser() / ADAPTER_CONFIG
+    with suppress(OSError, ValueError, AttributeError):
+        rank = json.loads(path.read_bytes()).get("r")
+        if isinstance(rank, int) and rank != settings.lora.rank:
+            text = f"model.adapter {settings.model.adapter!r} has the rank {rank}"
+            yield Finding("model", text, f"set lora.rank={rank}", True)
 
 
 def _find_adapter_problem(folder: Path) -> str:

@@ -152,10 +152,15 @@ def changed(field, value):
     return {**READ, outer: {**READ[outer], inner: value} if inner else value}
 
 
+def without(field):
+    return {name: value for name, value in READ.items() if name != field}
+
+
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
         ({"question": "?"}, "row 3: neither LifelongAgentBench's fields"),
+        (without("answer_info"), "row 3 lacks answer_info, which LifelongAgentBench's rows have"),
         ([1], "row 3: expected an object"),
         (changed("instruction", 5), "row 3: field 'instruction' must be str, got int 5"),
         (changed("skill_list", ["limit_onyl"]), "'limit_onyl'; did you mean 'limit_only'"),

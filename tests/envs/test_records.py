@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from agentpeft.envs.core.errors import DataError
-from agentpeft.envs.tasks.records import Record, read_records
+from agentpeft.envs.tasks.records import Record, parse_records, read_records
 
 ROWS = [{"word": "a", "num": 1}, {"word": "é", "num": 2}]
 
@@ -113,3 +113,27 @@ def test_nested_fields_keep_their_place():
     assert child.get("inner", int) == 3
     with pytest.raises(DataError, match=r"f:1: field 'outer': field 'other' is missing"):
         child.get("other", int)
+
+
+def test_rows_that_are_refused_are_named_together(tmp_path):
+    def parse(record):
+        if record.get("num", int) % 2:
+            raise record.error("num", "is odd")
+        return record.fields["num"]
+
+    lines = [json.dumps({"num": n}) for n in range(5)]
+    path = write(tmp_path / "rows.jsonl", "\n".join(lines))
+    odd = f"{path}:2: field 'num' is odd; {path}:4: field 'num' is odd"
+    with pytest.raises(DataError) as caught:
+        parse_records(path, parse)
+    assert str(caught.value) == odd
+    path.write_text("\n".join([*lines, "{", *lines]), encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        parse_records(path, parse)
+    assert str(caught.value).startswith(f"{odd}; {path}:6: not JSON")
+    path.write_text("\n".join([json.dumps({"num": 1})] * 30), encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        parse_records(path, parse)
+    assert str(caught.value).count("is odd") == 10
+    path.write_text(json.dumps({"num": 4}), encoding="utf-8")
+    assert parse_records(path, parse) == [4]
