@@ -6,7 +6,7 @@ agentpeft diff RUN_A RUN_B
 
 Two runs of the same settings with `deterministic = true` have the same metrics and episodes, but
 for times and faults: the first iteration at which they do not is named, with the metrics and the
-episode that differ. Of other runs it is where chance has parted them. Off a terminal, or with
+episode that differ. Other runs part early, by chance alone. Off a terminal, or with
 --json, the last line is JSON.
 
 Exit status: 0 done; 2 wrong input.

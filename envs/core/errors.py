@@ -179,8 +179,8 @@ def import_user_module(name: str) -> ModuleType:
             problem = f"module {shown(name)} cannot be imported ({describe_error(error)})"
             if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
                 problem += (
-                    f": put {error.name:.60}.py into the present folder or beside the TOML "
-                    "file, or name its folder in PYTHONPATH"
+                    f": put {error.name:.60}.py into the current folder or beside the TOML "
+                    "file, or add its folder to PYTHONPATH"
                 )
             raise SettingsError(problem) from error
         raise

@@ -48,7 +48,7 @@ class RunLoop:
             algorithm.restore_from_path(run.checkpoint)
             earlier = read_metrics(self._run_dir)
             self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
-            logger.info("%s: goes on after it", shown(run.checkpoint))
+            logger.info("continuing from %s", shown(run.checkpoint))
         self._alarms = AlarmLog(earlier)
         self._has_loss = True
         self._interval = self._settings.output.checkpoint_interval

@@ -107,20 +107,20 @@ def _user_files(env_id: str) -> Iterator[Path]:
     from its own folder. Raises: SettingsError.
     """
     module = None if find_own_module(env_id) else getattr(find_creator(env_id), "__module__", None)
-    package = sys.modules.get(str(module).partition(".")[0])
     file = getattr(sys.modules.get(str(module)), "__file__", None)
     if file is None:  # it is typed in, as in an interpreter
         return
-    if hasattr(package, "__path__"):
-        yield from sorted(path for root in package.__path__ for path in Path(root).rglob("*.py"))
+    roots = getattr(sys.modules.get(str(module).partition(".")[0]), "__path__", None)
+    if roots is not None:
+        yield from sorted(path for root in roots for path in Path(root).rglob("*.py"))
         return
     yield Path(file)
     folder = Path(file).parent
     if folder.name not in ("site-packages", "dist-packages"):
         finder = ModuleFinder([str(folder)])
         finder.run_script(file)
-        found = {Path(m.__file__) for m in finder.modules.values() if m.__file__} - {Path(file)}
-        yield from sorted(path for path in found if path.suffix == ".py")
+        found = {str(getattr(m, "__file__", None)) for m in finder.modules.values()} - {file}
+        yield from sorted(Path(path) for path in found if path.endswith(".py"))
 
 
 def _read(folder: Path) -> PolicyBase | None:

@@ -66,8 +66,8 @@ class EnvRunnerSettings(Section):
     of it is a fault: the episode is played again in a fresh environment.
     """
     agent: dict[str, Any] = Field(default_factory=dict)
-    """Who plays in place of our own loop: `class` names it as `module:Class`, all else are its
-    keyword arguments, as for [a program of yours](gateway.md).
+    """What plays episodes instead of the built-in loop: `class` names it as `module:Class`, and the
+    other keys are its keyword arguments, as for [a program of yours](gateway.md).
     """
 
     @property

@@ -105,7 +105,7 @@ class TrainingSettings(Section):
     and `a2c` allow 1 only, since their loss has no ratio.
     """
     num_minibatches: Count = 1
-    """Optimizer steps in a pass. A group is never cut, so of fewer groups there are fewer steps."""
+    """Optimizer steps in a pass. Groups are never split: fewer groups mean fewer steps."""
     clip_range: MayChange[_Epsilon | _Epsilons | None] = None
     """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`, `distill`), or two of
     them, below and above: `[0.2, 0.28]` is clip-higher. None: `[0.0003, 0.0004]` with `gspo`,
@@ -147,8 +147,8 @@ class TrainingSettings(Section):
     teach nothing.
     """
     dynamic_sampling: MayChange[bool | Count] = False
-    """Drops groups of equal returns before the update. A number does, and says how many further
-    groups an iteration may sample in their place, until `num_groups` have unequal returns.
+    """Drops groups of equal returns before the update. A number is the limit of further groups that
+    an iteration may sample in their place, until `num_groups` have unequal returns.
     """
 
     @property

@@ -514,7 +514,7 @@ def test_modules_lie_beside_the_file_and_a_run_says_where(tmp_path):
     code = "from gymnasium import register\nregister('Beside-v0', 'agentpeft.envs:TextEnv')\n"
     (tmp_path / "lies_beside.py").write_text(code, "utf-8")
     (tmp_path / "mine.toml").write_text("environment = {id = 'lies_beside:Beside-v0'}", "utf-8")
-    with pytest.raises(SettingsError, match=r"put lies_beside\.py into the present folder or"):
+    with pytest.raises(SettingsError, match=r"put lies_beside\.py into the current folder or"):
         settings("environment.id=lies_beside:Beside-v0")
     write_config(tmp_path, Settings.from_toml(tmp_path / "mine.toml"))
     note = (tmp_path / "config.toml").read_text("utf-8").splitlines()[2]
