@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 from typer import Argument
@@ -35,6 +36,8 @@ _FAULTS = {
     "fault/num_failed_deliveries": "syncs of an adapter that had to be repeated",
 }
 _NUM_SHOWN = 3
+_BY_HEART = 0.3
+"""How far success in training is above that of an evaluation where tasks are known by heart."""
 main = CommandLine()
 
 
@@ -97,6 +100,13 @@ def _tell_success(run: RunData, updates: list[Row]) -> Iterator[str]:
         if name.startswith("eval/skill/") and after.get(name) is not None:
             skill = name.removeprefix("eval/skill/")
             yield f"    {skill}: {before[name]:.1%} -> {after[name]:.1%}"
+    of_one_stage = [row for row in updates if row.get("curriculum/stage") is None][-WINDOW:]
+    trained = fmean(row["train/accuracy"] for row in of_one_stage) if of_one_stage else 0.0
+    if trained - after["eval/success_rate"] > _BY_HEART:
+        yield (
+            f"of the sampled episodes of the last updates {trained:.0%} succeed: it knows its "
+            "training tasks by heart; give it more of them, or ones more like those above"
+        )
 
 
 def _count_learnt(updates: list[Row]) -> int:

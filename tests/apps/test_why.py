@@ -57,6 +57,9 @@ def test_updates_with_a_gradient_are_counted_where_some_had_none(write_run):
     )
 
 
+STAGE = {"curriculum/stage": 1.0}
+
+
 def evaluated(step, rate, num_seen=0):
     names = {"success_rate": rate, "num_episodes": 20, "num_seen_tasks": num_seen}
     return {"train/step": step, **{f"eval/{name}": value for name, value in names.items()}}
@@ -76,6 +79,15 @@ def test_only_what_training_cannot_draw_is_called_held_out(write_run, settings, 
     told = write_run(lines, settings=kwargs)
     assert told[1].startswith(f"success on {tasks} 0.0% -> 95.0%")
     assert told[-1].startswith("next: harder tasks have more to learn; ")
+
+
+@pytest.mark.parametrize(
+    ("trained", "stage", "is_told"), [(0.94, {}, True), (0.6, {}, False), (0.94, STAGE, False)]
+)
+def test_tasks_that_are_known_by_heart_are_told(write_run, trained, stage, is_told):
+    learnt = [row | stage for row in updates(0, accuracy=trained)]
+    told = write_run([evaluated(0, 0.375), *learnt, evaluated(2, 0.375)])
+    assert any("by heart" in line for line in told) is is_told
 
 
 def test_three_failures_of_the_last_evaluation_are_named_one_of_each_skill_first(write_run):
