@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, requires
@@ -397,15 +397,31 @@ def try_environments(settings: Settings) -> None:
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     with ExitStack() as stack:
-        stages = [stack.enter_context(closing(stage)) for stage in open_stages(settings)]
+        with _naming("environment.kwargs"):
+            stages = [stack.enter_context(closing(stage)) for stage in open_stages(settings)]
         check_frontier(settings, stages)
         if settings.output.checkpoint_interval == "epoch":
             count_epoch_tasks(settings, stages[0])
     if settings.warm_start.num_steps and settings.warm_start_chats is None:
         for kwargs in settings.warm_start_kwargs:
-            with opened(environment.id, kwargs):  # it has an oracle to imitate
+            with (
+                _naming("warm_start.env_kwargs"),
+                opened(environment.id, kwargs),  # it has an oracle to imitate
+            ):
                 pass
-    EnvPool(environment.id, settings.held_out_kwargs, (settings.seed,), limit_s).close()
+    with _naming("evaluation.env_kwargs"):
+        EnvPool(environment.id, settings.held_out_kwargs, (settings.seed,), limit_s).close()
+
+
+@contextmanager
+def _naming(setting: str) -> Iterator[None]:
+    """Says which setting has the arguments that an environment refuses."""
+    try:
+        yield
+    except SettingsError as error:
+        if str(error).startswith("environment "):  # it is wrong itself
+            raise
+        raise SettingsError(f"{setting}: {error}") from error
 
 
 def try_chat(settings: Settings) -> None:

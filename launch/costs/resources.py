@@ -256,7 +256,10 @@ def _find_loads(settings: Settings) -> tuple[float, float]:
     mib, is_vllm = estimate_memory(settings), runners.engine == "vllm"
     if settings.lora.use_lora and not mib["adapter"]:
         names = settings.lora.target_modules
-        raise SettingsError(f"lora.target_modules {names!r} names no linear layer of the model")
+        raise SettingsError(
+            f"lora.target_modules {names!r} names no linear layer of the model (usual: q_proj, "
+            "k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; 'all-linear' means all)"
+        )
     learner = mib["learner"] - mib["activations"]
     runner = mib["env_runner"] - (1 if is_vllm else 2) * mib["kv_cache"]
     ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _MIB

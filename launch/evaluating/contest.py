@@ -220,11 +220,14 @@ def _play(
                     f"{contestant.name}: none of {len(firsts)} tasks was played to its end: "
                     f"{fault or silence}"
                 )
-    metrics = compute_success_metrics(files.records(contestant))
+    records = files.records(contestant)
+    metrics, num_tasks = compute_success_metrics(records), len({r.task_id for r in records})
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
     text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)
-    number = int(metrics["num_episodes"])
-    logger.info("%s: %s in %d episode%s", name, text, number, "s" * (number != 1))
+    played = f"{len(records)} episode{'s' * (len(records) != 1)}"
+    if num_tasks < len(records):
+        played += f" of {num_tasks} task{'s' * (num_tasks != 1)}"
+    logger.info("%s: %s in %s", name, text, played)
 
 
 def _play_rounds(

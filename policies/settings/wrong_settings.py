@@ -1,5 +1,8 @@
 """What is said of wrong settings: of values, of unknown names, and of other libraries' names."""
 
+import re
+from difflib import get_close_matches
+
 from pydantic import ValidationError
 
 from agentpeft.envs.core.errors import SettingsError, did_you_mean, in_sentence
@@ -97,5 +100,12 @@ def describe_wrong(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return str(unknown_setting(".".join(path)))
     known = [n for n in setting_names() if path[: n.count(".") + 1] == n.split(".")]
-    reason = in_sentence(first["msg"])
-    return f"{(known or path)[0]}: {reason}, got {first['input']!r:.60}"
+    reason = in_sentence(first["msg"]).replace("valid tuple", "list")
+    hint = ""
+    if first["type"] == "missing":  # an item of a list
+        reason = "too few values"
+    elif first["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        near = get_close_matches(str(first["input"]).lower()[:100], choices, n=1)
+        hint = "".join(f"; did you mean {choice!r}?" for choice in near)
+    return f"{(known or path)[0]}: {reason}, got {first['input']!r:.60}{hint}"
