@@ -161,9 +161,11 @@ def read_fitting_adapter(
     if not is_base(saved, folder, str(own.base_model_name_or_path), own.revision):
         is_known = bool(saved.revision and own.revision)
         was, has = (c.revision if is_known else c.base_model_name_or_path for c in (saved, own))
-        remedy = "" if is_known else f": if they are the same, name it so in its {ADAPTER_CONFIG}"
+        remedy = f"if they are the same, name it so in its {ADAPTER_CONFIG}"
+        if is_known:
+            remedy = "its warm start, or the code of its environment, was another: train anew"
         raise SettingsError(
-            f"the adapter {folder} has the base model {was}, this run {has}{remedy}"
+            f"the adapter {folder} has the base model {was}, this run {has}: {remedy}"
         )
     compared: list[tuple[str, object, object]] = [
         ("rank", saved.r, own.r),
