@@ -139,10 +139,12 @@ def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path 
             raise SettingsError("--resume goes on with the run's own config: give no other")
         return read_resumed(resume, settings)
     if resume_from is not None:
+        if not resume_from.is_dir():
+            raise SettingsError(f"--resume-from {resume_from} is no folder")
         if not names_config:
             run = find_run(resume_from)
             if run is None:
-                raise SettingsError(f"--resume-from {resume_from} is in no run: name a config, too")
+                raise SettingsError(f"--resume-from {resume_from} is in no run: name a config too")
             configs = [str(run / CONFIG_FILE)]
         if any((resume_from / name).is_dir() for name in ("checkpoints", "adapter")):
             resume_from = find_adapter(resume_from)  # a run's, or a checkpoint's

@@ -138,6 +138,8 @@ def parse_records(path: str | Path, parse: Callable[[Record], T]) -> list[T]:
             parsed.append(parse(record))
         except DataError as error:
             problems.append(str(error))
+    if len(problems) == _MAX_PROBLEMS:
+        problems.append("more may follow")
     if problems:
         raise DataError("; ".join(problems))
     return parsed

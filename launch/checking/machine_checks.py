@@ -397,7 +397,7 @@ def try_environments(settings: Settings) -> None:
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     with ExitStack() as stack:
-        with _naming("environment.kwargs"):
+        with _naming("curriculum.stages" if settings.curriculum.stages else "environment.kwargs"):
             stages = [stack.enter_context(closing(stage)) for stage in open_stages(settings)]
         check_frontier(settings, stages)
         if settings.output.checkpoint_interval == "epoch":
@@ -419,8 +419,8 @@ def _naming(setting: str) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        if str(error).startswith("environment "):  # it is wrong itself
-            raise
+        if "unknown environment" in str(error) or "cannot be imported" in str(error):
+            raise  # the id is wrong
         raise SettingsError(f"{setting}: {error}") from error
 
 

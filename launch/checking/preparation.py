@@ -2,6 +2,7 @@
 
 import logging
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from agentpeft.envs import SettingsError
@@ -14,6 +15,7 @@ from agentpeft.launch.checking.machine_checks import (
 )
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.run_folder import output_base
+from agentpeft.policies.delivery.adapter_files import read_base_name
 from agentpeft.policies.rollout.chat_rows import read_chats
 from agentpeft.policies.settings.config import Settings
 
@@ -61,12 +63,18 @@ def _look(settings: Settings, address: str | None) -> None:
     find_faults(Machine(settings, output=output, address=address))
 
 
-def prepare_tiny(settings: Settings) -> None:
-    """Makes the built-in model in the cache, where the actors then find it; says how it goes."""
+def prepare_tiny(settings: Settings, checkpoint: Path | None = None) -> None:
+    """Makes the built-in model in the cache, where the actors then find it; says how it goes.
+
+    A run that is resumed from a checkpoint keeps its own, while that is there.
+    """
     if settings.model.name != "tiny":
         return
-    from agentpeft.policies.models.tiny_cache import load_tiny
+    from agentpeft.policies.models.tiny_cache import keep_base, load_tiny
 
+    if checkpoint is not None:
+        with suppress(OSError, ValueError):  # it is of a run on all weights
+            keep_base(settings, read_base_name(checkpoint / "adapter"))
     start_s = time.monotonic()
     line = ""
 

@@ -179,7 +179,7 @@ def run_session(
                 stack.callback(signals.take_back)  # Ray resets SIGTERM when it ends
                 stack.enter_context(ray_session(address, run_dir))
                 signals.take_back()  # Ray has set a handler of its own
-            prepare_tiny(run.settings)
+            prepare_tiny(run.settings, run.checkpoint)
             show_progress("loading the model")
             writers = stack.enter_context(open_writers(run.settings, run_dir, output))
             algorithm = stack.enter_context(

@@ -101,10 +101,12 @@ def _base_of_adapter(folder: Path) -> str:
     except (OSError, ValueError) as error:
         raise SettingsError(f"{folder / ADAPTER_CONFIG} names no base model: {error!r}") from None
     if _is_path(name) and not Path(name).expanduser().is_dir():
-        is_tiny = Path(name).name.startswith("tiny-")  # a folder of the cache
+        from agentpeft.policies.models.tiny_cache import is_cached_name
+
         remedy = (
-            "it is the built-in model, which `agentpeft train --resume RUN` makes again"
-            if is_tiny
+            "it is a built-in model, which `agentpeft train --resume RUN` makes again, unless its "
+            "settings or code have changed"
+            if is_cached_name(name)
             else "put it there, or name the base itself as the model and this folder as its adapter"
         )
         raise SettingsError(

@@ -8,9 +8,11 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from modulefinder import ModuleFinder
 from pathlib import Path
 
@@ -20,16 +22,20 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import agentpeft.envs
 import agentpeft.policies
 from agentpeft.envs import SettingsError
-from agentpeft.envs.registration import find_creator, find_own_module
+from agentpeft.envs.registration import find_creator, find_own_module, find_spec, get_env_name
 from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.models.policy_base import PolicyBase, Progress, compute_fingerprint
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.environment_kwargs import SOURCES, drawn_kwargs
+from agentpeft.policies.settings.environment_kwargs import MIXTURE, drawn_kwargs
 from agentpeft.policies.settings.model import CHAT_SETTINGS
 from agentpeft.policies.settings.named_files import hash_named, rename_files
 
 logger = logging.getLogger(__name__)
 CACHE_VARIABLE = "AGENTPEFT_CACHE"
+_FOLDER = re.compile("tiny-([0-9a-f]{16})")
+_SOURCES = {".py", ".txt", ".toml"}
+_keys: dict[tuple[str, tuple[object, ...]], str] = {}
+"""By the settings that matter and what makes users' environments."""
 _MAX_WRITES = 3
 """Another process may have found the entry damaged before, and delete it after it was mended."""
 
@@ -63,23 +69,76 @@ def cache_dir() -> Path:
 
 
 def compute_key(settings: Settings) -> str:
-    """Returns 16 hexadecimal digits over the settings and the source that the model depends on."""
+    """Returns 16 hexadecimal digits over the settings and the source that the model depends on.
+
+    Of a process that has imported a user's environment it stays the same, whatever becomes of the
+    files, until the environment is imported anew. Raises: SettingsError.
+    """
+    wanted, creators = _describe(settings)
+    if (wanted, tuple(creators.values())) not in _keys:
+        keep_key(settings, _hash(settings, wanted, creators))
+    return _keys[wanted, tuple(creators.values())]
+
+
+def keep_key(settings: Settings, key: str) -> None:
+    """Has this process take the model of a key for these settings: the driver's, or a run's own.
+
+    Raises: SettingsError.
+    """
+    wanted, creators = _describe(settings)
+    _keys[wanted, tuple(creators.values())] = key
+
+
+def keep_base(settings: Settings, name: str) -> None:
+    """Has this process take the model in a folder for these settings, if it is still in the cache.
+
+    `name` is the base that a run's adapter names. Raises: SettingsError.
+    """
+    match = _FOLDER.fullmatch(Path(name).name)
+    if match and (cache_dir() / match[0]).is_dir():
+        keep_key(settings, match[1])
+
+
+def is_cached_name(name: str) -> bool:
+    """Returns whether a base's folder is named as the cache names its own."""
+    return _FOLDER.fullmatch(Path(name).name) is not None
+
+
+def _describe(settings: Settings) -> tuple[str, dict[str, object]]:
+    """Returns the settings that the model depends on, and users' environments by their ids.
+
+    These are what makes them, as it is imported here.
+    """
     fields = {"tiny", "environment", "warm_start", "seed"}
     by_content = rename_files(settings, _hash_if_there)
     wanted = by_content.model_dump(include=fields)
     wanted["chats"] = by_content.warm_start_chats
     wanted["model"] = settings.model.model_dump(include=CHAT_SETTINGS)
-    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
+    ids = {settings.environment.id}
+    if get_env_name(settings.environment.id) == MIXTURE:
+        kwargs = (source for stage in settings.warm_start_kwargs for source in drawn_kwargs(stage))
+        ids |= {source["id"] for source in kwargs if isinstance(source.get("id"), str)}
+    creators = {name: find_creator(name) for name in sorted(ids) if not find_own_module(name)}
+    return json.dumps(wanted, sort_keys=True, default=repr), creators
+
+
+def _hash(settings: Settings, wanted: str, creators: dict[str, object]) -> str:
+    digest = hashlib.sha256(wanted.encode())
     (suite,) = map(Path, agentpeft.envs.__path__)
     (policies,) = map(Path, agentpeft.policies.__path__)
     folder = _environment_folder(settings.environment.id, suite)
-    theirs = (path for path in folder.rglob("*") if path.suffix in {".py", ".txt", ".toml"})
+    theirs = (path for path in folder.rglob("*") if path.suffix in _SOURCES)
     shared = (path for name in ("core", "tasks") for path in (suite / name).glob("*.py"))
     makers = (path for name in ("models", "rollout") for path in (policies / name).glob("*.py"))
     shape = policies / "settings" / "model.py"
-    users = (path for env_id in _environment_ids(settings) for path in _user_files(env_id))
-    for path in (shape, *sorted(makers), *sorted(shared), *sorted(theirs), *users):
+    for path in (shape, *sorted(makers), *sorted(shared), *sorted(theirs)):
         digest.update(path.read_bytes())
+    for env_id, creator in creators.items():
+        digest.update(repr(sorted(find_spec(env_id).kwargs.items())).encode())
+        function = creator.func if isinstance(creator, partial) else creator
+        names = {env_id.rpartition(":")[0], str(getattr(function, "__module__", ""))}
+        for path in sorted({path for name in names for path in _files_of_module(name)}):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -93,34 +152,27 @@ def _environment_folder(env_id: str, suite: Path) -> Path:
     return suite if module is None else suite.parent.joinpath(*module.split(".")[1:-1])
 
 
-def _environment_ids(settings: Settings) -> list[str]:
-    """Returns the ids of the environments that are imitated: a mixture's, and its sources'."""
-    kwargs = [kw for kw in settings.warm_start_kwargs if SOURCES in kw]
-    sources = {str(source["id"]) for mixture in kwargs for source in drawn_kwargs(mixture)}
-    return [settings.environment.id, *sorted(sources)]
+def _files_of_module(name: str) -> Iterator[Path]:
+    """Yields the source files of an imported module: those of its whole package.
 
-
-def _user_files(env_id: str) -> Iterator[Path]:
-    """Yields the source files of an environment from elsewhere; none of one of this suite.
-
-    They are its whole package; of a module outside of packages that module, and what it imports
-    from its own folder. Raises: SettingsError.
+    Of a module outside of packages, that one and what it imports from its own folder. One that is
+    typed in, as in an interpreter, has none.
     """
-    module = None if find_own_module(env_id) else getattr(find_creator(env_id), "__module__", None)
-    file = getattr(sys.modules.get(str(module)), "__file__", None)
-    if file is None:  # it is typed in, as in an interpreter
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
         return
-    roots = getattr(sys.modules.get(str(module).partition(".")[0]), "__path__", None)
+    roots = getattr(sys.modules.get(name.partition(".")[0]), "__path__", None)
     if roots is not None:
-        yield from sorted(path for root in roots for path in Path(root).rglob("*.py"))
+        paths = (path for root in roots for path in Path(root).rglob("*"))
+        yield from (path for path in paths if path.suffix in _SOURCES and path.is_file())
         return
     yield Path(file)
     folder = Path(file).parent
-    if folder.name not in ("site-packages", "dist-packages"):
+    if file.endswith(".py") and folder.name not in ("site-packages", "dist-packages"):
         finder = ModuleFinder([str(folder)])
         finder.run_script(file)
-        found = {str(getattr(m, "__file__", None)) for m in finder.modules.values()} - {file}
-        yield from sorted(Path(path) for path in found if path.endswith(".py"))
+        found = (str(getattr(module, "__file__", None)) for module in finder.modules.values())
+        yield from (Path(path) for path in found if path.endswith(".py"))
 
 
 def _read(folder: Path) -> PolicyBase | None:

@@ -39,6 +39,7 @@ from agentpeft.policies.errors import (
     WorkerLostError,
 )
 from agentpeft.policies.messages import Ref
+from agentpeft.policies.models.tiny_cache import compute_key, keep_key
 from agentpeft.policies.process_upkeep import set_present_objects_apart
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, Place, resolve
@@ -212,10 +213,11 @@ class RayActors(Actors):
         self._start_s = time.monotonic()
         files = self._pack(actors, settings)
         threads, store = self._spec.num_threads, self._spec.store
+        key = compute_key(settings) if settings.is_tiny else None
         return self._ask(
             "starting actors",
             lambda: [
-                actor.__ray_call__.remote(_start, settings, threads, sent, index, store)
+                actor.__ray_call__.remote(_start, settings, threads, (sent, key), index, store)
                 for actor, sent, index in zip(actors, files, indices, strict=True)
             ],
         )
@@ -338,20 +340,25 @@ def _start(
     actor: Actor,
     settings: Settings,
     num_threads: int,
-    files: FilesToSend | None,
+    brought: tuple[FilesToSend | None, str | None],
     rank: int,
     store: tuple[str, int] | None,
 ) -> None:
     """Starts the only actor of this process, which ends with its node's raylet.
 
+    `brought`: files, and the key of the driver's built-in model, which is taken here whatever has
+    become of the code of its environment.
     Ray itself would end it only after someone has reaped the dead raylet.
     """
     end_with(os.getppid())
     logging.basicConfig(format="%(message)s")  # Ray brings it to the driver's standard error
     logging.getLogger("agentpeft").setLevel(logging.INFO)
     actor.rank, actor.store = rank, store
+    files, tiny_key = brought
     if files is not None:
         settings, actor.places = files.unpack(resolve(files.contents), settings)
+    if tiny_key is not None:
+        keep_key(settings, tiny_key)
     actor.start(settings, num_threads)
     set_present_objects_apart()
 

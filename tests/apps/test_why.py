@@ -57,7 +57,7 @@ def test_updates_with_a_gradient_are_counted_where_some_had_none(write_run):
     )
 
 
-STAGE = {"curriculum/stage": 1.0}
+SAMPLED = {"sample/num_episodes": 64.0}
 
 
 def evaluated(step, rate, num_seen=0):
@@ -82,12 +82,22 @@ def test_only_what_training_cannot_draw_is_called_held_out(write_run, settings, 
 
 
 @pytest.mark.parametrize(
-    ("trained", "stage", "is_told"), [(0.94, {}, True), (0.6, {}, False), (0.94, STAGE, False)]
+    ("trained", "values", "evaluated_at", "is_told"),
+    [
+        (0.94, SAMPLED, 2, True),
+        (0.6, SAMPLED, 2, False),
+        (0.94, {**SAMPLED, "curriculum/stage": 1.0}, 2, False),
+        (0.94, {}, 2, False),  # imitation: the oracle's success
+        (0.94, SAMPLED, 0, False),  # not evaluated since
+    ],
 )
-def test_tasks_that_are_known_by_heart_are_told(write_run, trained, stage, is_told):
-    learnt = [row | stage for row in updates(0, accuracy=trained)]
-    told = write_run([evaluated(0, 0.375), *learnt, evaluated(2, 0.375)])
-    assert any("by heart" in line for line in told) is is_told
+def test_what_does_not_carry_over_is_told(write_run, trained, values, evaluated_at, is_told):
+    learnt = [row | values for row in updates(0, accuracy=trained)]
+    learnt[0]["train/accuracy"] = 0.4
+    rows = [evaluated(0, 0.375), *learnt]
+    rows.insert(1 + evaluated_at, evaluated(evaluated_at, 0.375))
+    told = write_run(rows)
+    assert any("carry over" in line for line in told) is is_told
 
 
 def test_three_failures_of_the_last_evaluation_are_named_one_of_each_skill_first(write_run):

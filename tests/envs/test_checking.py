@@ -18,6 +18,40 @@ def test_a_sound_environment_passes():
     check_text_env(gymnasium.wrappers.OrderEnforcing(EchoEnv()), seed=3, num_tasks=5)
 
 
+class SaysMoreThanIsNeeded(EchoEnv):
+    def oracle_actions(self, task):
+        return [task.word, "done"]
+
+
+class KnowsAnyText(EchoEnv):
+    """Any text is a task."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        known = self.task_source.get
+        self.task_source.get = lambda task_id: replace(known("echo/1"), task_id=task_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoTask(EchoTask):
+    memo: list[str] = field(default_factory=list, compare=False)
+
+
+class Memorizes(EchoEnv):
+    def _choose_task(self, options):
+        task = super()._choose_task(options)
+        return task if isinstance(task, MemoTask) else MemoTask(**vars(task))
+
+    def _act(self, action):
+        self.task.memo.append(action)
+        return super()._act(action)
+
+
+@pytest.mark.parametrize("env_class", [SaysMoreThanIsNeeded, KnowsAnyText, Memorizes])
+def test_an_unusual_environment_passes(env_class):
+    check_text_env(env_class())
+
+
 class HidesTheLimit(EchoEnv):
     def _begin(self, task):
         return f"Say '{task.word}' (30 other words follow)."
@@ -74,6 +108,19 @@ class RaisesOnMistakes(EchoEnv):
         return super()._act(action if " banana" not in action else int(action))
 
 
+class AssertsOnMistakes(EchoEnv):
+    def _act(self, action):
+        assert " banana" not in action, "digits!"
+        return super()._act(action)
+
+
+class RaisesOnUnknownIds(EchoEnv):
+    def __init__(self, **options):
+        super().__init__(**options)
+        known = self.task_source.get
+        self.task_source.get = lambda task_id: known(f"echo/{int(task_id.removeprefix('echo/'))}")
+
+
 class SaysNothing(EchoEnv):
     def _act(self, action):
         turn = super()._act(action)
@@ -120,10 +167,12 @@ class HasOneSkill(EchoEnv):
     ("env_class", "message"),
     [
         (KeepsItsBag, "after an episode that was left in its middle"),
-        (RaisesOnMistakes, "raises ValueError: .* mistake is a Turn that says so"),
+        (RaisesOnMistakes, "ValueError: .* banana': an agent's mistake is a Turn that says so"),
+        (AssertsOnMistakes, "AssertionError: digits!.*; raised at the action '.* banana'"),
         (SaysNothing, "SaysNothing: prompts and observations must be a str, got None"),
         (FallsThrough, r"FallsThrough\._act must return a Turn, got None"),
         (HasNoPrompt, "HasNoPrompt: prompts and observations must be a str, got None"),
+        (RaisesOnUnknownIds, "ValueError: .*raised by get.*must raise UnknownTaskError"),
         (KnowsAllIds, "an unknown id must raise UnknownTaskError"),
         (ChangesItsTask, "an episode changes its task 'echo/.*': let _begin copy"),
         (HasOneSkill, "a task's skills must be a tuple, got 'even'"),

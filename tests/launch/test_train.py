@@ -338,13 +338,14 @@ def test_a_run_starts_from_the_weights_of_an_adapter(config, tmp_path, capsys):
             assert (Path(again) / name).read_bytes() == (Path(adapter) / name).read_bytes()
     shutil.copytree(adapter, tmp_path / "elsewhere")
     assert main(["--resume-from", str(tmp_path / "elsewhere")]) == 2
-    assert "is in no run: name a config, too" in capsys.readouterr().err
+    assert "is in no run: name a config too" in capsys.readouterr().err
 
 
 def test_a_context_without_room_for_an_action_ends_the_run(config, capsys):
-    assert main([config, "env_runners.max_context_tokens=5"]) == 1
+    short = "env_runners.max_context_tokens=5"
+    assert main([config, short, "evaluation.num_tasks=8"]) == 1
     told = capsys.readouterr().err
-    assert "prompts leaves room for an action in env_runners.max_context_tokens" in told
+    assert "of 8 tasks no prompt leaves room for an action in env_runners.max_context" in told
 
 
 @pytest.mark.slow

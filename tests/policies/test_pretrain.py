@@ -1,3 +1,4 @@
+import importlib
 import shutil
 import sys
 import threading
@@ -6,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice, pairwise
 from multiprocessing import active_children
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -19,7 +21,7 @@ from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.models.batch_maker import open_batches
 from agentpeft.policies.models.pretrain import PretrainSchedule, _backward, _states_of
 from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
+from agentpeft.policies.models.tiny_cache import compute_key, keep_base, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.oracle import (
     WarmStartBatches,
@@ -343,29 +345,50 @@ def test_key_follows_the_whole_package_of_a_users_environment(tmp_path, monkeypa
     (package / "__init__.py").write_text("")
     source = USERS_ENVIRONMENT.format(module="own_package.env", sibling="own_package.word")
     (package / "env.py").write_text(source)
+    (package / "word.py").write_text("WORD = None\n")
+    (package / ".#env.py").symlink_to("nowhere")  # as an editor makes one
     monkeypatch.syspath_prepend(tmp_path)
-    environment = EnvironmentSettings(id="own_package.env:Mine/Words-v0")
-    keys = set()
-    try:
-        for word in ("a", "bb"):
-            (package / "word.py").write_text(f"WORD = {word!r}\n")
-            keys.add(compute_key(make_settings(environment=environment)))
-    finally:
-        gymnasium.registry.pop("Mine/Words-v0", None)
-    assert len(keys) == 2
+    settings = make_settings(environment=EnvironmentSettings(id="own_package.env:Mine/Words-v0"))
+    keys = []
+    for word, is_imported_anew in (("a", True), ("bb", False), ("bb", True)):
+        (package / "word.py").write_text(f"WORD = {word!r}\n")
+        if is_imported_anew:
+            for name in [name for name in sys.modules if name.startswith("own_package")]:
+                monkeypatch.delitem(sys.modules, name)
+            gymnasium.registry.pop("Mine/Words-v0", None)
+        importlib.invalidate_caches()
+        keys.append(compute_key(settings))
+    gymnasium.registry.pop("Mine/Words-v0", None)
+    assert keys[0] == keys[1] != keys[2]  # a process goes on with the code that it has imported
 
 
-@pytest.mark.parametrize(
-    ("actions", "max_turns", "ends"),
-    [(["please"], 3, "ongoing: 8"), (["please", "please", "word"], 2, "turn_limit: 8")],
-)
-def test_an_oracle_that_does_not_play_to_the_end_is_not_imitated(
-    actions, max_turns, ends, monkeypatch
-):
-    monkeypatch.setattr(WordEnv, "oracle_actions", lambda self, task: actions)
-    environment = EnvironmentSettings(id="Tests/Word-v0", kwargs={"max_turns": max_turns})
-    with pytest.raises(EnvironmentBugError, match=f"none comes to its end \\({ends}\\)"):
+def test_a_run_keeps_its_own_model_whatever_becomes_of_the_code(import_mine, cache):
+    def settings():
+        return make_settings(environment=EnvironmentSettings(id=import_mine("a")), num_steps=0)
+
+    first = load_tiny(settings()).name
+    changed = make_settings(environment=EnvironmentSettings(id=import_mine("b")), num_steps=0)
+    assert compute_key(changed) != Path(first).name.removeprefix("tiny-")
+    keep_base(changed, str(cache / "tiny-0123456789abcdef"))  # it is gone
+    keep_base(changed, "some/other-base")
+    assert compute_key(changed) != Path(first).name.removeprefix("tiny-")
+    keep_base(changed, first)
+    assert load_tiny(changed).name == first
+
+
+@pytest.mark.parametrize("sources", ["wiki", [{"url": "x"}], [{"id": "wiki"}]])
+def test_only_a_mixture_has_sources(import_mine, sources):
+    environment = EnvironmentSettings(id=import_mine("a"), kwargs={"sources": sources})
+    assert len(compute_key(make_settings(environment=environment))) == 16
+
+
+def test_an_oracle_that_does_not_play_to_the_end_is_not_imitated(monkeypatch):
+    monkeypatch.setattr(WordEnv, "oracle_actions", lambda self, task: ["please"])
+    environment = EnvironmentSettings(id="Tests/Word-v0")
+    with pytest.raises(EnvironmentBugError, match="first 8 episodes none comes to its end"):
         load_tiny(make_settings(environment=environment))
+    later = imitated_groups(environment, None, make_chat(), 0, first=8)
+    assert len(list(islice(later, 10))) == 10  # it was judged at its first
 
 
 def test_an_oracle_that_fails_is_imitated_with_a_warning_unless_it_is_to_err(caplog, monkeypatch):
