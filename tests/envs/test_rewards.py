@@ -91,7 +91,9 @@ def test_a_turn_is_scored_with_how_the_episode_stands_after_it():
 def test_a_turns_score_that_is_no_number_is_a_bug():
     env = EchoEnv(reward={"turn_reward_fn": lambda _: "high"})
     env.reset(options={"task": "echo/1"})
-    with pytest.raises(ValueError, match=r"turn 1: turn_reward_fn .* returned 'high', no finite"):
+    with pytest.raises(
+        ValueError, match=r"turn 1: the turn_reward_fn .* returned 'high', which is no finite"
+    ):
         env.step("please")
 
 
