@@ -125,19 +125,16 @@ def parse_records(path: str | Path, parse: Callable[[Record], T]) -> list[T]:
     """
     parsed: list[T] = []
     problems: list[str] = []
-    records = read_records(path)
-    while len(problems) < _MAX_PROBLEMS:
-        try:
-            record = next(records)
-        except StopIteration:
-            break
-        except DataError as error:  # what follows cannot be read
-            problems.append(str(error))
-            break
-        try:
-            parsed.append(parse(record))
-        except DataError as error:
-            problems.append(str(error))
+    try:
+        for record in read_records(path):
+            try:
+                parsed.append(parse(record))
+            except DataError as error:
+                problems.append(str(error))
+                if len(problems) == _MAX_PROBLEMS:
+                    break
+    except DataError as error:  # what follows cannot be read
+        problems.append(str(error))
     if len(problems) == _MAX_PROBLEMS:
         problems.append("more may follow")
     if problems:

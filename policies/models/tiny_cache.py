@@ -75,9 +75,10 @@ def compute_key(settings: Settings) -> str:
     files, until the environment is imported anew. Raises: SettingsError.
     """
     wanted, creators = _describe(settings)
-    if (wanted, tuple(creators.values())) not in _keys:
-        keep_key(settings, _hash(settings, wanted, creators))
-    return _keys[wanted, tuple(creators.values())]
+    place = wanted, tuple(creators.values())
+    if place not in _keys:
+        _keys[place] = _hash(settings, wanted, creators)
+    return _keys[place]
 
 
 def keep_key(settings: Settings, key: str) -> None:

@@ -34,17 +34,30 @@ class KnowsAnyText(EchoEnv):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoTask(EchoTask):
-    memo: list[str] = field(default_factory=list, compare=False)
+    said: list[str] = field(default_factory=list, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListTask(EchoTask):
+    said: list[str] = field(default_factory=list)
 
 
 class Memorizes(EchoEnv):
+    """Notes in its task what was said."""
+
+    kind = MemoTask
+
     def _choose_task(self, options):
         task = super()._choose_task(options)
-        return task if isinstance(task, MemoTask) else MemoTask(**vars(task))
+        return task if isinstance(task, self.kind) else self.kind(**vars(task))
 
     def _act(self, action):
-        self.task.memo.append(action)
+        self.task.said.append(action)
         return super()._act(action)
+
+
+class ChangesItsTask(Memorizes):
+    kind = ListTask
 
 
 @pytest.mark.parametrize("env_class", [SaysMoreThanIsNeeded, KnowsAnyText, Memorizes])
@@ -141,21 +154,6 @@ class KnowsAllIds(EchoEnv):
     def __init__(self, **options):
         super().__init__(**options)
         self.task_source.get = lambda task_id: EchoSource.get(self.task_source, "echo/1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListTask(EchoTask):
-    said: list[str] = field(default_factory=list)
-
-
-class ChangesItsTask(EchoEnv):
-    def _choose_task(self, options):
-        task = super()._choose_task(options)
-        return task if isinstance(task, ListTask) else ListTask(**vars(task))
-
-    def _act(self, action):
-        self.task.said.append(action)
-        return super()._act(action)
 
 
 class HasOneSkill(EchoEnv):
