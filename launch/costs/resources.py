@@ -96,7 +96,9 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     # Where the transformers engine fuses, it keeps an untouched copy; vLLM's is in the files
     is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
     served = num_base * (runner_dtype.itemsize if settings.model.is_in_4_bits else size) / _MIB
-    num_copies = (2 if is_copied else 1) - (1 if _is_base_shared(settings, *devices) else 0)
+    # A CPU's products of few rows have a copy of weights in bfloat16, laid out for them
+    is_packed = not is_vllm and devices[1].type == "cpu" and runner_dtype == torch.bfloat16
+    num_copies = 1 + is_copied + is_packed - _is_base_shared(settings, *devices)
     weights = num_copies * served / num_parts
     if settings.env_runners.shared_engines is not None:  # both are the engines'
         weights = mib["kv_cache"] = 0.0

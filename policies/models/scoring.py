@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentpeft.policies.messages import Floats, Ids
-from agentpeft.policies.models.few_rows import linear
+from agentpeft.policies.models.few_rows import linear, multiply_halves
 
 _NUM_LOGITS = 2**23
 """About how many logits are made at once: with a large vocabulary, those of one sequence."""
@@ -37,7 +37,10 @@ class FloatHead(nn.Linear):
             if torch.is_grad_enabled():
                 return linear(input.float(), self.weight.float(), bias)
             if not takes_bfloat16(self.weight.dtype, input.device):
-                return _float_logits(input.float(), self.weight, bias)
+                product = multiply_halves(input.float(), self)
+                if product is None:
+                    return _float_logits(input.float(), self.weight, bias)
+                return product if bias is None else product + bias
             logits = float_product(input.flatten(0, -2), self.weight.T)
             return (logits if bias is None else logits + bias).view(*input.shape[:-1], -1)
 

@@ -5,7 +5,15 @@ import torch
 from torch import nn
 
 from agentpeft.policies.models import few_rows
-from agentpeft.policies.models.few_rows import FewRowsLinear, linear, use_few_rows
+from agentpeft.policies.models.few_rows import (
+    FewRowsLinear,
+    add_product,
+    linear,
+    multiply_halves,
+    use_few_rows,
+    weight_for,
+)
+from agentpeft.policies.models.scoring import FloatHead
 
 SHAPES = [(1,), (1, 1), (7, 1), (2, 5), (128,), (129,), (0,), (0, 3)]
 
@@ -82,3 +90,76 @@ def test_onednn_multiplies_few_rows_and_no_others(monkeypatch):
         assert taken == [(2, 800)]
         model(draw(200, 720))
         assert taken[1:] == [(800, 720), (2, 800)]
+
+
+def frozen_layer(dtype=torch.bfloat16):
+    layer = FewRowsLinear(720, 800, dtype=dtype).requires_grad_(False)
+    layer.weight.copy_(draw(800, 720, dtype=dtype))
+    layer.bias.copy_(draw(800, dtype=dtype))
+    return layer
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 64, 128])
+@torch.inference_mode()
+def test_frozen_weights_in_bfloat16_are_laid_out_once_and_give_the_same_bits(num_rows):
+    layer, rows = frozen_layer(), draw(num_rows, 720, dtype=torch.bfloat16)
+    plain = nn.functional.linear(rows, layer.weight, layer.bias)
+    assert torch.equal(layer(rows), plain)
+    weight, start = weight_for(rows, layer), draw(num_rows, 800, dtype=torch.bfloat16)
+    assert weight.is_mkldnn == few_rows._PACKS_BFLOAT16
+    assert weight_for(rows[:1], layer) is weight
+    expected = start.clone().addmm_(rows, layer.weight.T)
+    assert torch.equal(add_product(start.clone(), rows, weight), expected)
+
+
+def test_weights_that_may_be_trained_and_many_rows_are_taken_as_they_are():
+    few, many = (draw(num, 720, dtype=torch.bfloat16) for num in (4, 129))
+    layer = frozen_layer()
+    assert weight_for(few, layer) is layer.weight  # gradients are on
+    with torch.inference_mode():
+        assert weight_for(many, layer) is layer.weight
+        layer.weight.requires_grad_(True)
+        assert weight_for(few, layer) is layer.weight
+        assert multiply_halves(few.float(), layer) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@torch.inference_mode()
+def test_weights_that_are_replaced_are_laid_out_anew(dtype):
+    layer, rows = frozen_layer(dtype), draw(4, 720, dtype=dtype)
+    layer(rows)
+    before = multiply_halves(rows.float(), layer)
+    for _ in range(3):
+        layer.weight.data = (layer.weight.data * 2).clone()
+        torch.testing.assert_close(
+            layer(rows), nn.functional.linear(rows, layer.weight, layer.bias), rtol=1e-4, atol=1e-3
+        )
+    after = multiply_halves(rows.float(), layer)
+    assert before is None or torch.equal(after, 8 * before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@torch.inference_mode()
+def test_halves_are_as_exact_as_float32(dtype):
+    layer = frozen_layer()
+    layer.weight[0, :8] = torch.tensor([2.0**-k for k in range(14, 30, 2)])  # float16 has few bits
+    layer, rows = layer.to(dtype), draw(5, 720)
+    product = multiply_halves(rows, layer)
+    assert (product is not None) == few_rows._PACKS_HALVES
+    if product is not None:
+        rows, weight = rows.double(), layer.weight.double()
+        error = (product - rows @ weight.T).abs()
+        assert (error <= 3e-6 * (rows.abs() @ weight.abs().T)).all()
+
+
+@pytest.mark.parametrize("value", [1 + 2.0**-12, 70000.0, float("inf"), float("nan")])
+@torch.inference_mode()
+def test_weights_that_float16_does_not_hold_are_not_halved(value):
+    layer = frozen_layer().to(torch.float32)
+    layer.weight[3, 5] = value
+    assert multiply_halves(draw(4, 720), layer) is None
+    head = FloatHead(720, 800, bias=False).requires_grad_(False)
+    head.weight.copy_(layer.weight)
+    torch.testing.assert_close(
+        head(draw(4, 720)), draw(4, 720) @ layer.weight.T, equal_nan=True, rtol=1e-4, atol=1e-3
+    )

@@ -12,6 +12,8 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from agentpeft.policies.models.few_rows import add_product, linear, weight_for
+
 # Else a GPU may add parts of a product up in bfloat16, by which small steps are lost
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
@@ -38,11 +40,15 @@ class RoundedOnceLinear(LoraLinear):
         if names:
             layers = self.lora_A[names[0]], self.lora_B[names[0]]
             down, up = (cast(nn.Linear, each).weight for each in layers)
-            layer = base.weight, base.bias
+            layer = weight_for(rows, base), base.bias
             output = lora_product(rows, layer, (down, up), self.scaling[names[0]], dtype)
         elif dtype == torch.bfloat16:
+            rows, weight = rows.to(dtype), weight_for(rows, base)
             nothing = torch.zeros((), dtype=dtype, device=x.device)
-            output = torch.addmm(nothing, rows.to(dtype), base.weight.to(dtype).T)
+            if weight.is_mkldnn:
+                output = linear(rows, weight, None)
+            else:
+                output = torch.addmm(nothing, rows, weight.to(dtype).T)
             output = output if base.bias is None else output + base.bias.to(dtype)
         else:
             return super().forward(x, *args, **kwargs)
@@ -75,7 +81,7 @@ class _LoraProduct(torch.autograd.Function):
         bias = None if bias is None else bias.to(dtype)
         inner = _scaled_product(rows, down.T, ctx.scaling)
         if dtype == torch.bfloat16:
-            output = (inner @ up.T).addmm_(rows, weight.T)
+            output = add_product(inner @ up.T, rows, weight)
             output = output if bias is None else output.add_(bias)
         else:
             output = F.linear(rows, weight, bias).addmm_(inner, up.T)
