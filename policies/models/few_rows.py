@@ -6,8 +6,9 @@ model of 494 million weights, and as long for many rows (torch 2.13, two cores w
 what it prepares for each number of rows, so many numbers would also take hundreds of MiB.
 
 Weights in bfloat16 oneDNN lays out anew for every product, which takes longer than the product of
-few rows. Frozen ones are laid out once, in a copy. The bits are the same; all layers of that model
-take 23 ms for 4 rows in place of 53, and 120 for 64 in place of 151 (two cores with AVX512-BF16).
+few rows. Frozen ones are laid out once, in a copy. On two cores with AVX512-BF16 the bits are the
+same, and all layers of that model take 23 ms for 4 rows in place of 53, and 120 for 64 in place of
+151. Its output layer takes 9 and 93 with weights in float16, in place of 29 and 155.
 """
 
 from collections.abc import Callable

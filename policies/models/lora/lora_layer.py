@@ -4,7 +4,7 @@ Layers of PyTorch's own make some twenty-six operations of it, forwards and back
 fifteen, and the adapter's part is added by the product itself, to its sums.
 """
 
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
@@ -68,24 +68,37 @@ def lora_product(
     B (out, rank). In bfloat16 the product starts from the adapter's part, and a bias is added to
     what comes of it.
     """
-    result: Tensor = _LoraProduct.apply(rows, *adapter, (*layer, scaling, dtype))  # type: ignore[no-untyped-call]
+    rest = *layer, scaling, dtype
+    if not torch.is_grad_enabled():
+        return _multiply(rows, *adapter, rest)[0]
+    result: Tensor = _LoraProduct.apply(rows, *adapter, rest)  # type: ignore[no-untyped-call]
     return result
+
+
+_Rest: TypeAlias = tuple[Tensor, Tensor | None, float, torch.dtype]
+"""A layer's weight and bias, the scaling, and the type to compute in."""
+
+
+def _multiply(rows: Tensor, down: Tensor, up: Tensor, rest: _Rest) -> tuple[Tensor, ...]:
+    """Returns the product, and what its gradients are made of."""
+    weight, bias, scaling, dtype = rest
+    rows, down, up, weight = (each.to(dtype) for each in (rows, down, up, weight))
+    bias = None if bias is None else bias.to(dtype)
+    inner = _scaled_product(rows, down.T, scaling)
+    if dtype == torch.bfloat16:
+        output = add_product(inner @ up.T, rows, weight)
+        output = output if bias is None else output.add_(bias)
+    else:
+        output = F.linear(rows, weight, bias).addmm_(inner, up.T)
+    return output, rows, inner, down, up, weight
 
 
 class _LoraProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, down: Tensor, up: Tensor, rest: tuple[Any, ...]) -> Tensor:
-        ctx.dtypes = rows.dtype, down.dtype, up.dtype
-        weight, bias, ctx.scaling, dtype = rest
-        rows, down, up, weight = (each.to(dtype) for each in (rows, down, up, weight))
-        bias = None if bias is None else bias.to(dtype)
-        inner = _scaled_product(rows, down.T, ctx.scaling)
-        if dtype == torch.bfloat16:
-            output = add_product(inner @ up.T, rows, weight)
-            output = output if bias is None else output.add_(bias)
-        else:
-            output = F.linear(rows, weight, bias).addmm_(inner, up.T)
-        ctx.save_for_backward(rows, inner, down, up, weight)
+    def forward(ctx: Any, rows: Tensor, down: Tensor, up: Tensor, rest: _Rest) -> Tensor:
+        ctx.dtypes, ctx.scaling = (rows.dtype, down.dtype, up.dtype), rest[2]
+        output, *kept = _multiply(rows, down, up, rest)
+        ctx.save_for_backward(*kept)
         return output
 
     @staticmethod
