@@ -6,7 +6,7 @@ model of 494 million weights, and as long for many rows (torch 2.13, two cores w
 what it prepares for each number of rows, so many numbers would also take hundreds of MiB.
 
 Weights in bfloat16 oneDNN lays out anew for every product, which takes longer than the product of
-few rows. Frozen ones are laid out once, in a copy. On two cores with AVX512-BF16 the bits are the
+few rows. An engine's are laid out once, in a copy. On two cores with AVX512-BF16 the bits are the
 same, and all layers of that model take 23 ms for 4 rows in place of 53, and 120 for 64 in place of
 151. Its output layer takes 9 and 93 with weights in float16, in place of 29 and 155.
 """
@@ -23,8 +23,9 @@ _PACKS_BFLOAT16 = _HAS_ONEDNN and torch.cpu._is_avx512_bf16_supported()
 _PACKS_HALVES = torch.backends.quantized.engine in {"x86", "fbgemm"}
 _MAX_ROWS = 128
 _MIN_WEIGHTS = 500_000
-_HALVES_ERROR = 2**-25
-"""Half of the least number in float16: what weights of fewer digits lose there at most."""
+_HALVES_ERROR, _MIN_LARGEST = 2**-25, 2**-7
+"""Half of the least number in float16, which small weights lose at most, and the size that the
+largest must have for that to be nothing beside it."""
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -56,12 +57,11 @@ def add_product(start: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
 def weight_for(rows: Tensor, layer: nn.Linear) -> Tensor:
     """Returns a layer's weight (N, K), packed if rows (..., K) are multiplied faster with it so.
 
-    A packed one is for `linear` and `add_product`.
+    A packed one is for `linear` and `add_product`. It is faster for many rows, too, by little.
     """
     weight = layer.weight
     is_bfloat16 = rows.dtype == weight.dtype == torch.bfloat16 and weight.is_contiguous()
-    is_used = isinstance(layer, FewRowsLinear) and _is_large(rows, weight) and _may_pack(layer)
-    if not (_PACKS_BFLOAT16 and is_used and is_bfloat16):
+    if not (_PACKS_BFLOAT16 and _may_pack(layer) and is_bfloat16 and rows.numel()):
         return weight
     pack = torch.ops.mkldnn._reorder_linear_weight
     packed: Tensor = _keep_packed(layer, "_packed", pack)
@@ -75,7 +75,8 @@ def multiply_halves(rows: Tensor, layer: nn.Linear) -> Tensor | None:
     products and sums are in float32, so that it is as exact as with weights in float32, of which
     twice the bytes would pass through memory.
     """
-    if not (_PACKS_HALVES and _is_large(rows, layer.weight) and _may_pack(layer)):
+    is_few = _is_large(rows, layer.weight) and rows.dim() > 1
+    if not (_PACKS_HALVES and is_few and _may_pack(layer)):
         return None
     packed = _keep_packed(layer, "_halves", _pack_halves)
     if packed is None:
@@ -86,7 +87,8 @@ def multiply_halves(rows: Tensor, layer: nn.Linear) -> Tensor | None:
 
 def _pack_halves(weight: Tensor) -> Any | None:
     errors = ((part.half() - part.float()).abs().max() for part in torch.split(weight, 4096))
-    if not all(error <= _HALVES_ERROR for error in errors):  # nor where it is not a number
+    is_exact = all(error <= _HALVES_ERROR for error in errors)  # nothing is where one is NaN
+    if not (is_exact and weight.abs().max() >= _MIN_LARGEST):
         return None
     return torch.ops.quantized.linear_prepack_fp16(weight.float(), None)
 
@@ -97,8 +99,8 @@ def _is_large(rows: Tensor, weight: Tensor) -> bool:
 
 
 def _may_pack(layer: nn.Linear) -> bool:
-    """Whether nobody changes the weight in place: it is an engine's, or a frozen base's."""
-    return not (torch.is_grad_enabled() or layer.weight.requires_grad)
+    """Whether it is an engine's, who changes no weight in place, and of some size on a CPU."""
+    return getattr(layer, "is_packed", False) and not torch.is_grad_enabled()
 
 
 def _keep_packed(layer: nn.Linear, name: str, pack: Callable[[Tensor], Any]) -> Any:
@@ -120,7 +122,12 @@ class FewRowsLinear(nn.Linear):
 
 
 def use_few_rows(model: nn.Module) -> None:
-    """Makes all large plain linear layers `FewRowsLinear`; small ones take as long either way."""
+    """Has all large linear layers compute so; small ones take as long either way.
+
+    From here on their weights may be replaced, but not be changed in place.
+    """
     for layer in model.modules():
-        if type(layer) is nn.Linear and layer.weight.numel() >= _MIN_WEIGHTS:
-            layer.__class__ = FewRowsLinear
+        if isinstance(layer, nn.Linear) and layer.weight.numel() >= _MIN_WEIGHTS:
+            layer.is_packed = layer.weight.device.type == "cpu"  # type: ignore[assignment]
+            if type(layer) is nn.Linear:
+                layer.__class__ = FewRowsLinear

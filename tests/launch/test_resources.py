@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
+from agentpeft.launch.costs import resources
 from agentpeft.launch.costs.resources import estimate_memory
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
@@ -86,8 +87,11 @@ def test_a_step_takes_about_the_memory_that_is_estimated(case):
     assert measured == pytest.approx(estimate["activations"] + estimate["roll_back"], rel=0.3)
 
 
-@pytest.mark.parametrize(("dtype", "num_copies"), [("float32", 1), ("bfloat16", 1)])
-def test_the_base_that_a_learner_and_its_engine_share_counts_once(dtype, num_copies):
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_base_that_a_learner_and_its_engine_share_counts_once(dtype, is_packed, monkeypatch):
+    monkeypatch.setattr(resources, "multiplies_bfloat16", lambda: is_packed)
+    num_copies = 1 if dtype == "float32" else is_packed
     kwargs = {"tiny": BROAD, "model": {"dtype": dtype}}
     apart, together = (
         estimate_memory(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from agentpeft.policies.models import few_rows
@@ -13,6 +14,7 @@ from agentpeft.policies.models.few_rows import (
     use_few_rows,
     weight_for,
 )
+from agentpeft.policies.models.lora.lora_layer import RoundedOnceLinear
 from agentpeft.policies.models.scoring import FloatHead
 
 SHAPES = [(1,), (1, 1), (7, 1), (2, 5), (128,), (129,), (0,), (0, 3)]
@@ -92,17 +94,19 @@ def test_onednn_multiplies_few_rows_and_no_others(monkeypatch):
         assert taken[1:] == [(800, 720), (2, 800)]
 
 
-def frozen_layer(dtype=torch.bfloat16):
-    layer = FewRowsLinear(720, 800, dtype=dtype).requires_grad_(False)
+def make_layer(dtype=torch.bfloat16):
+    """Returns an engine's layer."""
+    layer = nn.Linear(720, 800, dtype=dtype).requires_grad_(False)
     layer.weight.copy_(draw(800, 720, dtype=dtype))
     layer.bias.copy_(draw(800, dtype=dtype))
+    use_few_rows(layer)
     return layer
 
 
-@pytest.mark.parametrize("num_rows", [1, 3, 64, 128])
+@pytest.mark.parametrize("num_rows", [1, 3, 64, 300])
 @torch.inference_mode()
-def test_frozen_weights_in_bfloat16_are_laid_out_once_and_give_the_same(num_rows):
-    layer, rows = frozen_layer(), draw(num_rows, 720, dtype=torch.bfloat16)
+def test_weights_in_bfloat16_are_laid_out_once_and_give_the_same(num_rows):
+    layer, rows = make_layer(), draw(num_rows, 720, dtype=torch.bfloat16)
     plain = nn.functional.linear(rows, layer.weight, layer.bias)
     torch.testing.assert_close(layer(rows), plain)
     weight, start = weight_for(rows, layer), draw(num_rows, 800, dtype=torch.bfloat16)
@@ -112,21 +116,38 @@ def test_frozen_weights_in_bfloat16_are_laid_out_once_and_give_the_same(num_rows
     torch.testing.assert_close(add_product(start.clone(), rows, weight), expected)
 
 
-def test_weights_that_may_be_trained_and_many_rows_are_taken_as_they_are():
-    few, many = (draw(num, 720, dtype=torch.bfloat16) for num in (4, 129))
-    layer = frozen_layer()
-    assert weight_for(few, layer) is layer.weight  # gradients are on
+def test_with_gradients_and_outside_of_engines_weights_are_taken_as_they_are():
+    rows, layer = draw(4, 720, dtype=torch.bfloat16), make_layer()
+    assert weight_for(rows, layer) is layer.weight
+    assert multiply_halves(rows.float(), layer) is None
     with torch.inference_mode():
-        assert weight_for(many, layer) is layer.weight
-        layer.weight.requires_grad_(True)
-        assert weight_for(few, layer) is layer.weight
-        assert multiply_halves(few.float(), layer) is None
+        other = FewRowsLinear(720, 800, dtype=torch.bfloat16)
+        assert weight_for(rows, other) is other.weight
+        assert multiply_halves(rows.float(), other) is None
+        assert multiply_halves(draw(720), layer) is None
+        assert multiply_halves(draw(129, 720), layer) is None
+        assert weight_for(rows[:0], layer) is layer.weight
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@torch.inference_mode()
+def test_an_adapter_beside_a_layer_that_is_laid_out_gives_the_same(is_on, monkeypatch):
+    model = nn.Sequential(make_layer())
+    lora = get_peft_model(model, LoraConfig(r=4, target_modules=["0"], init_lora_weights=False))
+    layer = lora.base_model.model[0]
+    layer.__class__ = RoundedOnceLinear
+    layer.enable_adapters(is_on)
+    rows = draw(2, 3, 720, dtype=torch.bfloat16)
+    packed = lora(rows)
+    monkeypatch.setattr(few_rows, "_PACKS_BFLOAT16", False)
+    plain = lora(rows)
+    torch.testing.assert_close(packed, plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @torch.inference_mode()
 def test_weights_that_are_replaced_are_laid_out_anew(dtype):
-    layer, rows = frozen_layer(dtype), draw(4, 720, dtype=dtype)
+    layer, rows = make_layer(dtype), draw(4, 720, dtype=dtype)
     layer(rows)
     before = multiply_halves(rows.float(), layer)
     for _ in range(3):
@@ -141,7 +162,7 @@ def test_weights_that_are_replaced_are_laid_out_anew(dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @torch.inference_mode()
 def test_halves_are_as_exact_as_float32(dtype):
-    layer = frozen_layer()
+    layer = make_layer()
     layer.weight[0, :8] = torch.tensor([2.0**-k for k in range(14, 30, 2)])  # float16 has few bits
     layer, rows = layer.to(dtype), draw(5, 720)
     product = multiply_halves(rows, layer)
@@ -152,14 +173,18 @@ def test_halves_are_as_exact_as_float32(dtype):
         assert (error <= 3e-6 * (rows.abs() @ weight.abs().T)).all()
 
 
-@pytest.mark.parametrize("value", [1 + 2.0**-12, 70000.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [1 + 2.0**-12, 70000.0, float("inf"), float("nan"), "small"])
 @torch.inference_mode()
 def test_weights_that_float16_does_not_hold_are_not_halved(value):
-    layer = frozen_layer().to(torch.float32)
-    layer.weight[3, 5] = value
+    layer = make_layer().to(torch.float32)
+    if value == "small":
+        layer.weight.mul_(2.0**-20)
+    else:
+        layer.weight[3, 5] = value
     assert multiply_halves(draw(4, 720), layer) is None
     head = FloatHead(720, 800, bias=False).requires_grad_(False)
     head.weight.copy_(layer.weight)
+    use_few_rows(head)
     torch.testing.assert_close(
         head(draw(4, 720)), draw(4, 720) @ layer.weight.T, equal_nan=True, rtol=1e-4, atol=1e-3
     )
