@@ -97,8 +97,8 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
     served = num_base * (runner_dtype.itemsize if settings.model.is_in_4_bits else size) / _MIB
     # A CPU's products of few rows have a copy of weights in bfloat16, laid out for them
-    is_on_cpu = not is_vllm and devices[1].type == "cpu"
-    is_packed = is_on_cpu and runner_dtype == torch.bfloat16 and multiplies_bfloat16()
+    is_in_bfloat16 = devices[1].type == "cpu" and runner_dtype == torch.bfloat16
+    is_packed = not is_vllm and is_in_bfloat16 and multiplies_bfloat16()
     num_copies = 1 + is_copied + is_packed - _is_base_shared(settings, *devices)
     weights = num_copies * served / num_parts
     if settings.env_runners.shared_engines is not None:  # both are the engines'

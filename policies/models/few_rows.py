@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 from torch import Tensor, nn
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+# As `multiplies_bfloat16` of load.py, which imports this module
 _PACKS_BFLOAT16 = _HAS_ONEDNN and torch.cpu._is_avx512_bf16_supported()
 _PACKS_HALVES = torch.backends.quantized.engine in {"x86", "fbgemm"}
 _MAX_ROWS = 128
@@ -30,19 +31,22 @@ largest must have for that to be nothing beside it."""
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Returns what `F.linear` does of rows (..., K), with a weight (N, K), as fast as it can be."""
-    if weight.is_mkldnn:
-        packed: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-        return packed
-    if not (_is_large(rows, weight) and _HAS_ONEDNN):
+    if not (weight.is_mkldnn or _is_for_onednn(rows, weight, bias)):
         return F.linear(rows, weight, bias)
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    return product
+
+
+def _is_for_onednn(rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether the rows are few, the weight is large, and all is plain and in float32."""
+    is_large = weight.numel() >= _MIN_WEIGHTS and weight.device.type == "cpu"
+    if not (is_large and _are_few(rows) and _HAS_ONEDNN):
+        return False
     is_changed = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
     others = [weight] if bias is None else [weight, bias]
     is_plain = all(each.is_contiguous() and each.dtype == torch.float32 for each in others)
     is_plain &= rows.dtype == torch.float32 and (bias is None or bias.shape == weight.shape[:1])
-    if is_changed or not is_plain:
-        return F.linear(rows, weight, bias)
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-    return product
+    return is_plain and not is_changed
 
 
 def add_product(start: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
@@ -75,8 +79,7 @@ def multiply_halves(rows: Tensor, layer: nn.Linear) -> Tensor | None:
     products and sums are in float32, so that it is as exact as with weights in float32, of which
     twice the bytes would pass through memory.
     """
-    is_few = _is_large(rows, layer.weight) and rows.dim() > 1
-    if not (_PACKS_HALVES and is_few and _may_pack(layer)):
+    if not (_PACKS_HALVES and _may_pack(layer) and _are_few(rows) and rows.dim() > 1):
         return None
     packed = _keep_packed(layer, "_halves", _pack_halves)
     if packed is None:
@@ -93,14 +96,13 @@ def _pack_halves(weight: Tensor) -> Any | None:
     return torch.ops.quantized.linear_prepack_fp16(weight.float(), None)
 
 
-def _is_large(rows: Tensor, weight: Tensor) -> bool:
-    is_few = 0 < rows.numel() <= _MAX_ROWS * rows.shape[-1]
-    return is_few and weight.numel() >= _MIN_WEIGHTS and weight.device.type == "cpu"
+def _are_few(rows: Tensor) -> bool:
+    return 0 < rows.numel() <= _MAX_ROWS * rows.shape[-1]
 
 
 def _may_pack(layer: nn.Linear) -> bool:
-    """Whether it is an engine's, who changes no weight in place, and of some size on a CPU."""
-    return getattr(layer, "is_packed", False) and not torch.is_grad_enabled()
+    """Whether it is one that `use_few_rows` has found, in a pass without gradients."""
+    return getattr(layer, "may_be_packed", False) and not torch.is_grad_enabled()
 
 
 def _keep_packed(layer: nn.Linear, name: str, pack: Callable[[Tensor], Any]) -> Any:
@@ -128,6 +130,6 @@ def use_few_rows(model: nn.Module) -> None:
     """
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and layer.weight.numel() >= _MIN_WEIGHTS:
-            layer.is_packed = layer.weight.device.type == "cpu"  # type: ignore[assignment]
+            layer.may_be_packed = layer.weight.device.type == "cpu"  # type: ignore[assignment]
             if type(layer) is nn.Linear:
                 layer.__class__ = FewRowsLinear

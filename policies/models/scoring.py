@@ -37,9 +37,10 @@ class FloatHead(nn.Linear):
             if torch.is_grad_enabled():
                 return linear(input.float(), self.weight.float(), bias)
             if not takes_bfloat16(self.weight.dtype, input.device):
-                product = multiply_halves(input.float(), self)
+                states = input.float()
+                product = multiply_halves(states, self)
                 if product is None:
-                    return _float_logits(input.float(), self.weight, bias)
+                    return _float_logits(states, self.weight, bias)
                 return product if bias is None else product + bias
             logits = float_product(input.flatten(0, -2), self.weight.T)
             return (logits if bias is None else logits + bias).view(*input.shape[:-1], -1)

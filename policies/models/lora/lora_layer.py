@@ -12,7 +12,7 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from agentpeft.policies.models.few_rows import add_product, linear, weight_for
+from agentpeft.policies.models.few_rows import add_product, weight_for
 
 # Else a GPU may add parts of a product up in bfloat16, by which small steps are lost
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -43,12 +43,8 @@ class RoundedOnceLinear(LoraLinear):
             layer = weight_for(rows, base), base.bias
             output = lora_product(rows, layer, (down, up), self.scaling[names[0]], dtype)
         elif dtype == torch.bfloat16:
-            rows, weight = rows.to(dtype), weight_for(rows, base)
-            nothing = torch.zeros((), dtype=dtype, device=x.device)
-            if weight.is_mkldnn:
-                output = linear(rows, weight, None)
-            else:
-                output = torch.addmm(nothing, rows, weight.to(dtype).T)
+            rows, weight = rows.to(dtype), weight_for(rows, base).to(dtype)
+            output = add_product(rows.new_zeros(len(rows), len(weight)), rows, weight)
             output = output if base.bias is None else output + base.bias.to(dtype)
         else:
             return super().forward(x, *args, **kwargs)
